@@ -1,0 +1,1 @@
+"""HTTP in, queue out, frames relayed. Knows no model and no tensor."""

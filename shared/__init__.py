@@ -1,0 +1,1 @@
+"""What gateway and worker must agree on: messages, keys, scripts, lanes, settings."""

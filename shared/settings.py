@@ -1,0 +1,211 @@
+"""Settings: one frozen tree for the whole fleet, read once from the environment.
+
+`BUSWAY_` and `__` between levels: `BUSWAY_WORKER__SLOTS=32`. An unknown `BUSWAY_` name is refused, in
+every process, because a misspelt setting that is ignored is found at 2 a.m. The tree holds the fields
+of all processes, so that one environment file can serve them all.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from dotenv import dotenv_values
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+
+from shared.errors import ConfigError
+from shared.lanes import Lane, check_order, merged
+
+PREFIX = "BUSWAY_"
+ENV_FILE = "BUSWAY_ENV_FILE"
+LANE_NAME = re.compile(rf"{PREFIX}LANES__([A-Z0-9_]*?[A-Z0-9])__[A-Z]")
+DEFAULT_MODEL = "SmolLM2-135M-Instruct"
+
+
+class Section(BaseModel):
+    """A group of settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RedisSettings(Section):
+    """The broker, and how long things stay in it."""
+
+    url: str = Field("redis://127.0.0.1:6379/0", description="redis://, rediss:// or unix:// URL; REDIS_URL works too")
+    timeout_s: float = Field(5, gt=0, description="Longest wait for one reply")
+    replay_ttl_s: int = Field(300, ge=1, description="An answer can be replayed this long after its end")
+
+
+class GatewaySettings(Section):
+    """The HTTP side."""
+
+    host: str = Field("127.0.0.1", description="Address to listen on")
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one")
+    api_keys: SecretStr = Field(SecretStr(""), description="Comma-separated keys that may call; empty: open to all")
+    max_body_bytes: int = Field(4 * 2**20, ge=1024, description="A larger body is answered 413")
+    max_connections: int = Field(4096, ge=1, description="Requests in this process at once; one more is answered 503")
+    header_hold_s: float = Field(2, ge=0, description="A stream's status waits this long for its first token")
+    keepalive_s: float = Field(10, gt=0, description="Silence after which a stream carries a comment")
+    drain_s: float = Field(30, ge=0, description="On SIGTERM, open streams may take this long to end")
+    default_lane: str = Field("interactive", description="Lane of a request that asks for none")
+    absent_grace_s: float = Field(60, ge=0, description="A model without workers still accepts requests this long")
+
+
+class EchoSettings(Section):
+    """The echo engine's clock: step_ms = step_ms + decode_ms * decodes + prefill_ms * prefill tokens."""
+
+    step_ms: float = Field(0, ge=0, description="Cost of a step")
+    decode_ms: float = Field(0, ge=0, description="Cost of each sequence that decodes in it")
+    prefill_ms: float = Field(0, ge=0, description="Cost of each prompt token that it prefills")
+
+
+class WorkerSettings(Section):
+    """One model on one device."""
+
+    engine: Literal["continuous", "echo"] = Field("continuous", description="What runs the model")
+    model: str = Field(DEFAULT_MODEL, description="Built-in name, local folder, or Hugging Face id")
+    served_model_name: str = Field("", description="The name that requests use; empty: the last part of `model`")
+    device: str = Field("auto", description="cpu, cuda, cuda:1 ...; auto takes a GPU if there is one")
+    dtype: str = Field("auto", description="float32, bfloat16 ...; auto: float32 on a CPU, bfloat16 on a GPU")
+    slots: int = Field(16, ge=1, le=4096, description="Requests that run at once")
+    max_model_len: int = Field(2048, ge=16, description="Prompt and output tokens of one request, at most")
+    prefill_chunk_tokens: int = Field(128, ge=1, description="Prompt tokens that one step may prefill")
+    threads: int = Field(0, ge=0, description="CPU threads of the engine; 0: one a core")
+    lease_s: float = Field(10, ge=0.5, description="A silent worker's requests go to another after this long")
+    drain_s: float = Field(30, ge=0, description="On SIGTERM, finish what can be finished in this time")
+    max_deaths: int = Field(3, ge=1, description="A request that took this many workers down is given up")
+    echo: EchoSettings = EchoSettings()
+
+    @property
+    def model_name(self) -> str:
+        """The name under which the model is served."""
+        return self.served_model_name or ("echo" if self.engine == "echo" else self.model.rstrip("/").split("/")[-1])
+
+
+class LogSettings(Section):
+    """What the processes say."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe event to print")
+    format: Literal["auto", "console", "json"] = Field("auto", description="auto: console on a terminal, else json")
+
+
+class Settings(BaseSettings):
+    """The whole tree."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", frozen=True, extra="ignore")
+
+    redis: RedisSettings = RedisSettings()  # type: ignore[call-arg]
+    lanes: dict[str, Lane] = Field(default_factory=dict, validate_default=True)
+    gateway: GatewaySettings = GatewaySettings()  # type: ignore[call-arg]
+    worker: WorkerSettings = WorkerSettings()  # type: ignore[call-arg]
+    log: LogSettings = LogSettings()  # type: ignore[call-arg]
+    cache_dir: Path = Field(Path("~/.cache/busway"), description="Converted models are kept here")
+    allow_inverted_lanes: bool = Field(False, description="Accept a configuration in which bulk outranks interactive")
+
+    @field_validator("lanes", mode="before")
+    @classmethod
+    def _merge_lanes(cls, given: Any) -> Any:
+        """One field of one lane may be set alone; the rest keeps its default."""
+        return merged(given) if isinstance(given, dict) else given
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> "Settings":
+        """The tree from exactly these variables; pydantic's ValidationError if a value is wrong."""
+        return cls.model_validate(_Variables(cls, environ)())
+
+
+class _Variables(EnvSettingsSource):
+    """pydantic-settings' reading of nested variables, from a mapping instead of the process's environment."""
+
+    def __init__(self, settings_cls: type[BaseSettings], environ: Mapping[str, str]) -> None:
+        self._environ = {name.lower(): value for name, value in environ.items()}
+        super().__init__(settings_cls)
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        return self._environ
+
+
+def known_names(lane_names: Iterable[str] = ()) -> set[str]:
+    """Every `BUSWAY_` name that means something, for the default lanes and `lane_names`."""
+    names = {ENV_FILE}
+
+    def walk(model: type[BaseModel], prefix: str) -> None:
+        for field, spec in model.model_fields.items():
+            name = prefix + field.upper()
+            if field == "lanes" and model is Settings:
+                for lane in {*merged({}), *lane_names}:
+                    walk(Lane, f"{name}__{lane.upper()}__")
+            elif isinstance(spec.annotation, type) and issubclass(spec.annotation, BaseModel):
+                walk(spec.annotation, name + "__")
+            else:
+                names.add(name)
+
+    walk(Settings, PREFIX)
+    return names
+
+
+def refuse_unknown(names: Iterable[str]) -> None:
+    """ConfigError that names each unknown `BUSWAY_` variable and the known one closest to it."""
+    given = {name for name in names if name.upper().startswith(PREFIX)}
+    declared = {match.group(1).lower() for name in given if (match := LANE_NAME.match(name.upper()))}
+    known = known_names(declared)
+    problems = []
+    for name in sorted(given):
+        if name.upper() not in known:
+            close = difflib.get_close_matches(name.upper(), known_names(), n=1, cutoff=0.6)
+            problems.append(f"{name} is not a setting" + (f"; did you mean {close[0]}?" if close else ""))
+    if problems:
+        raise ConfigError("; ".join(problems))
+
+
+def from_file(path: str | None) -> dict[str, str]:
+    """The `BUSWAY_` names and values of an environment file; ConfigError if it is named and not there."""
+    if not path:
+        return {}
+    if not Path(path).is_file():
+        raise ConfigError(f"{ENV_FILE}={path}: no such file")
+    return {k: v for k, v in dotenv_values(path).items() if v is not None and k.upper().startswith(PREFIX)}
+
+
+def load(overrides: Mapping[str, str] | None = None) -> Settings:
+    """The settings in force: `overrides` over the environment over the file that BUSWAY_ENV_FILE names.
+
+    ConfigError, with every problem in it, if a name is unknown or a value is wrong.
+    """
+    environ = {**os.environ, **(overrides or {})}
+    merged_env = {**from_file(environ.get(ENV_FILE)), **environ}
+    if "REDIS_URL" in merged_env:
+        merged_env.setdefault("BUSWAY_REDIS__URL", merged_env["REDIS_URL"])
+    refuse_unknown(merged_env)
+    try:
+        settings = Settings.of(merged_env)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_say(problem) for problem in error.errors())) from error
+    if settings.gateway.default_lane not in settings.lanes:
+        raise ConfigError(f"BUSWAY_GATEWAY__DEFAULT_LANE={settings.gateway.default_lane}: no such lane")
+    if not settings.allow_inverted_lanes:
+        check_order(settings.lanes)
+    return settings
+
+
+def _say(problem: Any) -> str:
+    name = PREFIX + "__".join(str(part) for part in problem["loc"]).upper()
+    return f"{name}={problem['input']!r}: {problem['msg']}"
+
+
+def rows(settings: Settings) -> list[tuple[str, str, str]]:
+    """(variable, value, source) of every setting in force; secrets are shown as stars."""
+    in_file = from_file(os.environ.get(ENV_FILE))
+    table = []
+    for name in sorted(known_names(settings.lanes) - {ENV_FILE}):
+        value: Any = settings
+        for part in name.removeprefix(PREFIX).lower().split("__"):
+            value = value[part] if isinstance(value, dict) else getattr(value, part)
+        source = "environment" if name in os.environ else "file" if name in in_file else "default"
+        if name == "BUSWAY_REDIS__URL" and source == "default" and "REDIS_URL" in os.environ:
+            source = "REDIS_URL"
+        table.append((name, "" if value is None else str(value), source))
+    return table

@@ -1,0 +1,1 @@
+"""Takes requests from lanes, keeps an engine busy, reports what happened."""

@@ -1,0 +1,1 @@
+"""The continuous engine: transformers' model, our own KV slots, one step at a time."""
