@@ -1,0 +1,199 @@
+"""The broker as a worker sees it: take requests, say what they produced, keep them, let them go."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from redis.asyncio import Redis
+
+from shared import keys, scripts, wire
+from shared.broker import CANCELLED, EXPIRED
+from shared.connection import reachable
+from shared.keys import Keys
+from shared.scripts import Call
+
+DEAD_LETTERS_KEPT = 10_000
+MODELS_KEPT_S = 86_400
+
+POISONED = wire.Outcome(
+    state="failed",
+    error=wire.ErrorInfo(code="worker_lost", message="Every worker that ran this request died; it was given up."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A request that this worker owns, as one attempt."""
+
+    lane: str
+    entry: str
+    id: str
+    attempt: int
+    request: wire.GenerateRequest | None
+    """None if the payload cannot be read here (a newer version); the request must be failed."""
+    channel: str
+    deadline_ms: int
+    """Time left, from the moment of the call."""
+    queued_ms: int
+    prior_ids: tuple[int, ...]
+    """Tokens that earlier attempts produced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a worker will take from one lane: its share first, and at most `cap`."""
+
+    lane: str
+    quota: int
+    cap: int
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """A piece that a step produced for one owned request."""
+
+    held: Assignment
+    at: int
+    piece: wire.Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of one owned request."""
+
+    held: Assignment
+    tokens: int
+    outcome: wire.Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a heartbeat found."""
+
+    lost: tuple[Assignment, ...]
+    """No longer ours: drop them without a word."""
+    cancelled: tuple[Assignment, ...]
+
+
+class Lease:
+    """Typed calls for a worker's transitions on one model. BrokerUnavailable if Redis does not answer."""
+
+    def __init__(self, redis: Redis, *, model: str, worker_id: str, keep_ms: int) -> None:
+        self.redis = redis
+        self.worker_id = worker_id
+        self.keys = Keys(model)
+        self._keep_ms = keep_ms
+        self._ends: list[scripts.Value] = [keep_ms, wire.encode(EXPIRED), wire.encode(CANCELLED)]
+
+    async def fetch(self, rooms: Sequence[Room], total: int) -> tuple[list[Assignment], dict[str, int]]:
+        """Up to `total` requests, and how many still wait in each lane."""
+        args: list[scripts.Value] = [self.worker_id, self.keys.prefix, total, *self._ends]
+        for room in rooms:
+            args += [room.quota, room.cap]
+        lanes = [room.lane for room in rooms]
+        async with reachable():
+            opened, waiting = await scripts.run(self.redis, Call(scripts.FETCH, self._lane_keys(lanes), args))
+        return self._assignments(opened, lanes), dict(zip(lanes, waiting, strict=True))
+
+    async def claim(self, lanes: Sequence[str], total: int, *, lease_ms: int, max_deaths: int) -> list[Assignment]:
+        """Up to `total` requests whose owner has been silent for a lease; those that killed too many are given up."""
+        args: list[scripts.Value] = [self.worker_id, self.keys.prefix, total, *self._ends, wire.encode(POISONED)]
+        args += [lease_ms, max_deaths, DEAD_LETTERS_KEPT]
+        touched = [*self._lane_keys(lanes), self.keys.dead_letters]
+        async with reachable():
+            opened = await scripts.run(self.redis, Call(scripts.CLAIM, touched, args))
+        return self._assignments(opened, lanes)
+
+    async def report(self, emissions: Sequence[Emission], endings: Sequence[Ending]) -> list[Assignment]:
+        """Log and publish the pieces, then end what ended, in one round trip. Returns what was no longer ours."""
+        calls = [self._emit(emissions)] if emissions else []
+        calls += [self._finish(ending) for ending in endings]
+        if not calls:
+            return []
+        async with reachable():
+            replies = await scripts.run_all(self.redis, calls)
+        refused = [emissions[number - 1].held for number in replies.pop(0)] if emissions else []
+        refused += [ending.held for ending, kept in zip(endings, replies, strict=True) if not kept]
+        return refused
+
+    async def park(self, held: Assignment) -> bool:
+        """Hand it over to any worker, with what its log holds. False if it was no longer ours."""
+        touched = [self.keys.stream(held.lane), self.keys.request(held.id), self.keys.stats(held.lane)]
+        args = [held.entry, held.attempt, self.keys.bell, held.lane]
+        async with reachable():
+            return bool(await scripts.run(self.redis, Call(scripts.PARK, touched, args)))
+
+    async def beat(
+        self, fields: dict[str, str | int], held: Sequence[Assignment], lanes: Sequence[str], *, ttl_ms: int
+    ) -> Beat:
+        """Say that this worker lives (`fields` describe it) and renew the lease on what it holds."""
+        numbers = {lane: number for number, lane in enumerate(lanes, 1)}
+        args: list[scripts.Value] = [self.worker_id, ttl_ms, self.keys.prefix, len(fields)]
+        for pair in fields.items():
+            args += pair
+        for one in held:
+            args += [numbers[one.lane], one.entry, one.id, one.attempt]
+        touched = [self.keys.worker(self.worker_id), self.keys.workers, *(self.keys.stream(lane) for lane in lanes)]
+        async with reachable():
+            now, lost, cancelled = await scripts.run(self.redis, Call(scripts.HEARTBEAT, touched, args))
+            async with self.redis.pipeline(transaction=False) as pipe:
+                pipe.zadd(keys.MODELS, {self.keys.model: now})
+                pipe.zremrangebyscore(keys.MODELS, "-inf", now - MODELS_KEPT_S * 1000)
+                pipe.expire(keys.MODELS, MODELS_KEPT_S)
+                await pipe.execute()
+        return Beat(tuple(held[n - 1] for n in lost), tuple(held[n - 1] for n in cancelled))
+
+    async def leave(self, lanes: Sequence[str]) -> None:
+        """Take this worker's name off the books. Its consumer records are dropped by `claim`, once they are empty."""
+        async with reachable(), self.redis.pipeline(transaction=False) as pipe:
+            pipe.delete(self.keys.worker(self.worker_id))
+            pipe.zrem(self.keys.workers, self.worker_id)
+            await pipe.execute()
+
+    def _lane_keys(self, lanes: Sequence[str]) -> list[str]:
+        return [*(self.keys.stream(lane) for lane in lanes), *(self.keys.stats(lane) for lane in lanes)]
+
+    def _assignments(self, opened: list[list], lanes: Sequence[str]) -> list[Assignment]:
+        return [_assignment(lanes[fields[0] - 1], *fields[1:]) for fields in opened]
+
+    def _emit(self, emissions: Sequence[Emission]) -> Call:
+        args: list[scripts.Value] = []
+        for emission in emissions:
+            held, piece = emission.held, emission.piece
+            args += [held.id, held.attempt, emission.at, len(piece.ids), wire.encode_members(piece), held.channel]
+        return Call(scripts.EMIT, [self.keys.log(emission.held.id) for emission in emissions], args)
+
+    def _finish(self, ending: Ending) -> Call:
+        held = ending.held
+        touched = [self.keys.stream(held.lane), self.keys.request(held.id), self.keys.log(held.id)]
+        args: list[scripts.Value] = [held.id, held.entry, held.attempt, ending.tokens]
+        args += [ending.outcome.state, wire.encode(ending.outcome), self._keep_ms]
+        return Call(scripts.FINISH, touched, args)
+
+
+def _assignment(
+    lane: str,
+    entry: bytes,
+    request_id: bytes,
+    attempt: int,
+    payload: bytes,
+    channel: bytes,
+    deadline_ms: int,
+    queued_ms: int,
+    logged: list[bytes],
+) -> Assignment:
+    try:
+        request = wire.decode(payload, wire.GenerateRequest)
+    except wire.WireError:
+        request = None
+    prior = [wire.decode_members(members, wire.Piece).ids for members in logged]
+    return Assignment(
+        lane=lane,
+        entry=entry.decode(),
+        id=request_id.decode(),
+        attempt=attempt,
+        request=request,
+        channel=channel.decode(),
+        deadline_ms=deadline_ms,
+        queued_ms=queued_ms,
+        prior_ids=tuple(token for ids in prior for token in ids),
+    )
