@@ -1,0 +1,54 @@
+"""Child processes that never outlive their parent."""
+
+import ctypes
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO
+
+PR_SET_PDEATHSIG = 1
+
+
+def _dies_with_parent(number: int) -> Callable[[], None] | None:
+    """Runs in the child before exec: the kernel sends it `number` when the thread that forked it is gone."""
+    if not sys.platform.startswith("linux"):
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def ask() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, number)
+
+    return ask
+
+
+def spawn(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+    on_parent_death: int = signal.SIGKILL,
+    output: IO[bytes] | int | None = None,
+) -> "subprocess.Popen[bytes]":
+    """Start a child in its own session, so that Ctrl-C reaches only us and we stop it in order. Call from the main thread."""
+    return subprocess.Popen(  # noqa: PLW1509 - one thread at this point, and the hook only calls prctl
+        command,
+        env=env,
+        pass_fds=pass_fds,
+        start_new_session=True,
+        preexec_fn=_dies_with_parent(on_parent_death),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+    )
+
+
+def stop(child: "subprocess.Popen[bytes]", *, grace_s: float) -> None:
+    """SIGTERM, and SIGKILL if it is still there after `grace_s`."""
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            child.kill()
+    child.wait()
