@@ -15,14 +15,14 @@ class Lane(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    weight: int = Field(1, ge=1, le=1000, description="Share of slots when several lanes have work")
-    max_queued: int = Field(1_000, ge=1, description="Requests that may wait; one more is answered 429")
-    max_queued_tokens: int = Field(2_000_000, ge=1, description="Estimated tokens that may wait")
-    queue_timeout_s: float = Field(60, gt=0, description="Longest wait for a worker")
-    deadline_s: float = Field(600, gt=0, description="Longest life of a request, its wait included")
-    window_ms: float = Field(2, ge=0, le=1000, description="An idle worker waits this long for a fuller batch")
-    max_batch: int | None = Field(None, ge=1, description="Slots of one worker that the lane may hold; unset: all")
-    reserve_slots: int = Field(0, ge=0, description="Slots of each worker that other lanes leave free for this one")
+    weight: int = Field(default=1, ge=1, le=1000, description="Share of slots when several lanes have work")
+    max_queued: int = Field(default=1_000, ge=1, description="Requests that may wait; one more is answered 429")
+    max_queued_tokens: int = Field(default=2_000_000, ge=1, description="Estimated tokens that may wait")
+    queue_timeout_s: float = Field(default=60, gt=0, description="Longest wait for a worker")
+    deadline_s: float = Field(default=600, gt=0, description="Longest life of a request, its wait included")
+    window_ms: float = Field(default=2, ge=0, le=1000, description="An idle worker waits this long for a fuller batch")
+    max_batch: int | None = Field(default=None, ge=1, description="Slots of one worker that the lane may hold; unset: all")
+    reserve_slots: int = Field(default=0, ge=0, description="Slots of each worker that other lanes leave free for this one")
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {

@@ -34,49 +34,49 @@ class Section(BaseModel):
 class RedisSettings(Section):
     """The broker, and how long things stay in it."""
 
-    url: str = Field("redis://127.0.0.1:6379/0", description="redis://, rediss:// or unix:// URL; REDIS_URL works too")
-    timeout_s: float = Field(5, gt=0, description="Longest wait for one reply")
-    replay_ttl_s: int = Field(300, ge=1, description="An answer can be replayed this long after its end")
+    url: str = Field(default="redis://127.0.0.1:6379/0", description="redis://, rediss:// or unix:// URL; REDIS_URL works too")
+    timeout_s: float = Field(default=5, gt=0, description="Longest wait for one reply")
+    replay_ttl_s: int = Field(default=300, ge=1, description="An answer can be replayed this long after its end")
 
 
 class GatewaySettings(Section):
     """The HTTP side."""
 
-    host: str = Field("127.0.0.1", description="Address to listen on")
-    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one")
-    api_keys: SecretStr = Field(SecretStr(""), description="Comma-separated keys that may call; empty: open to all")
-    max_body_bytes: int = Field(4 * 2**20, ge=1024, description="A larger body is answered 413")
-    max_connections: int = Field(4096, ge=1, description="Requests in this process at once; one more is answered 503")
-    header_hold_s: float = Field(2, ge=0, description="A stream's status waits this long for its first token")
-    keepalive_s: float = Field(10, gt=0, description="Silence after which a stream carries a comment")
-    drain_s: float = Field(30, ge=0, description="On SIGTERM, open streams may take this long to end")
-    default_lane: str = Field("interactive", description="Lane of a request that asks for none")
-    absent_grace_s: float = Field(60, ge=0, description="A model without workers still accepts requests this long")
+    host: str = Field(default="127.0.0.1", description="Address to listen on")
+    port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one")
+    api_keys: SecretStr = Field(default=SecretStr(""), description="Comma-separated keys that may call; empty: open to all")
+    max_body_bytes: int = Field(default=4 * 2**20, ge=1024, description="A larger body is answered 413")
+    max_connections: int = Field(default=4096, ge=1, description="Requests in this process at once; one more is answered 503")
+    header_hold_s: float = Field(default=2, ge=0, description="A stream's status waits this long for its first token")
+    keepalive_s: float = Field(default=10, gt=0, description="Silence after which a stream carries a comment")
+    drain_s: float = Field(default=30, ge=0, description="On SIGTERM, open streams may take this long to end")
+    default_lane: str = Field(default="interactive", description="Lane of a request that asks for none")
+    absent_grace_s: float = Field(default=60, ge=0, description="A model without workers still accepts requests this long")
 
 
 class EchoSettings(Section):
     """The echo engine's clock: step_ms = step_ms + decode_ms * decodes + prefill_ms * prefill tokens."""
 
-    step_ms: float = Field(0, ge=0, description="Cost of a step")
-    decode_ms: float = Field(0, ge=0, description="Cost of each sequence that decodes in it")
-    prefill_ms: float = Field(0, ge=0, description="Cost of each prompt token that it prefills")
+    step_ms: float = Field(default=0, ge=0, description="Cost of a step")
+    decode_ms: float = Field(default=0, ge=0, description="Cost of each sequence that decodes in it")
+    prefill_ms: float = Field(default=0, ge=0, description="Cost of each prompt token that it prefills")
 
 
 class WorkerSettings(Section):
     """One model on one device."""
 
-    engine: Literal["continuous", "echo"] = Field("continuous", description="What runs the model")
-    model: str = Field(DEFAULT_MODEL, description="Built-in name, local folder, or Hugging Face id")
-    served_model_name: str = Field("", description="The name that requests use; empty: the last part of `model`")
-    device: str = Field("auto", description="cpu, cuda, cuda:1 ...; auto takes a GPU if there is one")
-    dtype: str = Field("auto", description="float32, bfloat16 ...; auto: float32 on a CPU, bfloat16 on a GPU")
-    slots: int = Field(16, ge=1, le=4096, description="Requests that run at once")
-    max_model_len: int = Field(2048, ge=16, description="Prompt and output tokens of one request, at most")
-    prefill_chunk_tokens: int = Field(128, ge=1, description="Prompt tokens that one step may prefill")
-    threads: int = Field(0, ge=0, description="CPU threads of the engine; 0: one a core")
-    lease_s: float = Field(10, ge=0.5, description="A silent worker's requests go to another after this long")
-    drain_s: float = Field(30, ge=0, description="On SIGTERM, finish what can be finished in this time")
-    max_deaths: int = Field(3, ge=1, description="A request that took this many workers down is given up")
+    engine: Literal["continuous", "echo"] = Field(default="continuous", description="What runs the model")
+    model: str = Field(default=DEFAULT_MODEL, description="Built-in name, local folder, or Hugging Face id")
+    served_model_name: str = Field(default="", description="The name that requests use; empty: the last part of `model`")
+    device: str = Field(default="auto", description="cpu, cuda, cuda:1 ...; auto takes a GPU if there is one")
+    dtype: str = Field(default="auto", description="float32, bfloat16 ...; auto: float32 on a CPU, bfloat16 on a GPU")
+    slots: int = Field(default=16, ge=1, le=4096, description="Requests that run at once")
+    max_model_len: int = Field(default=2048, ge=16, description="Prompt and output tokens of one request, at most")
+    prefill_chunk_tokens: int = Field(default=128, ge=1, description="Prompt tokens that one step may prefill")
+    threads: int = Field(default=0, ge=0, description="CPU threads of the engine; 0: one a core")
+    lease_s: float = Field(default=10, ge=0.5, description="A silent worker's requests go to another after this long")
+    drain_s: float = Field(default=30, ge=0, description="On SIGTERM, finish what can be finished in this time")
+    max_deaths: int = Field(default=3, ge=1, description="A request that took this many workers down is given up")
     echo: EchoSettings = EchoSettings()
 
     @property
@@ -88,8 +88,8 @@ class WorkerSettings(Section):
 class LogSettings(Section):
     """What the processes say."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe event to print")
-    format: Literal["auto", "console", "json"] = Field("auto", description="auto: console on a terminal, else json")
+    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least severe event to print")
+    format: Literal["auto", "console", "json"] = Field(default="auto", description="auto: console on a terminal, else json")
 
 
 class Settings(BaseSettings):
@@ -102,8 +102,8 @@ class Settings(BaseSettings):
     gateway: GatewaySettings = GatewaySettings()  # type: ignore[call-arg]
     worker: WorkerSettings = WorkerSettings()  # type: ignore[call-arg]
     log: LogSettings = LogSettings()  # type: ignore[call-arg]
-    cache_dir: Path = Field(Path("~/.cache/busway"), description="Converted models are kept here")
-    allow_inverted_lanes: bool = Field(False, description="Accept a configuration in which bulk outranks interactive")
+    cache_dir: Path = Field(default=Path("~/.cache/busway"), description="Converted models are kept here")
+    allow_inverted_lanes: bool = Field(default=False, description="Accept a configuration in which bulk outranks interactive")
 
     @field_validator("lanes", mode="before")
     @classmethod
