@@ -8,6 +8,9 @@ import structlog
 
 from shared.settings import LogSettings
 
+# Both renderers would print local variables, and with them prompts.
+TRACEBACKS = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
+
 
 def configure(settings: LogSettings, *, process: str) -> None:
     """Log to standard error, with the name of the process on every line, the libraries' lines included."""
@@ -19,9 +22,9 @@ def configure(settings: LogSettings, *, process: str) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     render: list[Any] = (
-        [structlog.dev.ConsoleRenderer()]
+        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
         if console
-        else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        else [TRACEBACKS, structlog.processors.JSONRenderer()]
     )
     structlog.configure(
         processors=[*before, *render],

@@ -1,0 +1,61 @@
+"""`python -m worker`: settings, logging, engine, service."""
+
+import asyncio
+import os
+import signal
+import sys
+
+import structlog
+
+from shared import ids, settings
+from shared.connection import connect, connect_subscriber
+from shared.errors import ConfigError
+from shared.lease import Lease
+from shared.log import configure
+from shared.settings import Settings
+from worker import engines
+from worker.engine import Engine
+from worker.service import Service
+
+
+async def serve(engine: Engine, config: Settings) -> None:
+    """Run the service until SIGTERM or SIGINT. A second signal ends the process at once."""
+    stop = asyncio.Event()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            os._exit(1)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    redis, listener = connect(config.redis), connect_subscriber(config.redis)
+    keep_ms = config.redis.replay_ttl_s * 1000
+    lease = Lease(redis, model=engine.model, worker_id=ids.boot_id(), keep_ms=keep_ms)
+    try:
+        await Service(engine, lease, config.worker, dict(config.lanes), listener).run(stop)
+    finally:
+        await redis.aclose()
+        await listener.aclose()
+
+
+def main() -> int:
+    """Exit status: 0 stopped when asked, 1 the engine or the service broke, 2 wrong settings."""
+    try:
+        config = settings.load()
+        configure(config.log, process="worker")
+        engine = engines.create(config)
+    except ConfigError as error:
+        sys.stderr.write(f"busway worker: {error.message}\n")
+        return 2
+    try:
+        asyncio.run(serve(engine, config))
+    except Exception:  # noqa: BLE001 - the process's edge
+        structlog.get_logger().exception("worker.broke")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

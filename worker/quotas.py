@@ -1,0 +1,55 @@
+"""How a worker's free slots are shared between lanes. Pure: numbers in, numbers out."""
+
+from collections.abc import Mapping
+
+from shared.lanes import Lane
+from shared.lease import Room
+
+
+class Quotas:
+    """Weighted sharing by deficit: over time, lanes that have work get slots in the ratio of their weights.
+
+    A lane's credit grows by its share of every slot that was on offer and falls by what it took of its
+    quota. What others left over is free of charge, and an empty lane saves nothing up.
+    """
+
+    def __init__(self, lanes: Mapping[str, Lane], *, slots: int) -> None:
+        self._lanes = dict(lanes)
+        self._slots = slots
+        self._credit = dict.fromkeys(self._lanes, 0.0)
+
+    def rooms(self, used: Mapping[str, int]) -> list[Room]:
+        """What to take from each lane now, given the slots that each lane uses. No room at all: an empty list."""
+        free = self._slots - sum(used.values())
+        caps = {name: self._cap(name, used, free) for name in self._lanes}
+        if free <= 0 or all(cap == 0 for cap in caps.values()):
+            return []
+        total_weight = sum(lane.weight for lane in self._lanes.values())
+        for name, lane in self._lanes.items():
+            self._credit[name] += free * lane.weight / total_weight
+        quota = dict.fromkeys(self._lanes, 0)
+        for _ in range(free):
+            open_lanes = [name for name in self._lanes if quota[name] < caps[name]]
+            if not open_lanes:
+                break
+            quota[max(open_lanes, key=lambda name: self._credit[name] - quota[name])] += 1
+        return [Room(name, quota[name], caps[name]) for name in self._lanes]
+
+    def settle(self, rooms: list[Room], taken: Mapping[str, int], waiting: Mapping[str, int]) -> None:
+        """Account for what `rooms` led to: requests taken from each lane, and still waiting in it."""
+        for room in rooms:
+            if waiting.get(room.lane, 0) == 0:
+                self._credit[room.lane] = 0.0
+                continue
+            left = self._credit[room.lane] - min(taken.get(room.lane, 0), room.quota)
+            self._credit[room.lane] = max(-float(self._slots), min(float(self._slots), left))
+
+    def _cap(self, name: str, used: Mapping[str, int], free: int) -> int:
+        lane = self._lanes[name]
+        kept_for_others = sum(
+            max(0, other.reserve_slots - used.get(other_name, 0))
+            for other_name, other in self._lanes.items()
+            if other_name != name
+        )
+        most = self._slots if lane.max_batch is None else lane.max_batch
+        return max(0, min(free - kept_for_others, most - used.get(name, 0)))

@@ -1,0 +1,191 @@
+"""One worker's life: load, serve, drain, stop."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+from redis.asyncio import Redis
+
+from shared import wire
+from shared.broker import CANCELLED, EXPIRED
+from shared.keys import control_channel
+from shared.lanes import Lane
+from shared.lease import Assignment, Lease
+from shared.settings import WorkerSettings
+from shared.subscriber import Subscriber
+from shared.version import VERSION
+from worker.engine import Engine, Event
+from worker.intake import Intake
+from worker.loop import Loop
+from worker.outlet import Outlet
+from worker.table import Orders, Release, Table
+
+DEADLINE_CHECK_S = 0.1
+BEATS_PER_LEASE = 5
+CLAIMS_PER_LEASE = 4
+
+log = structlog.get_logger()
+
+
+class Service:
+    """Turns what the lanes hold into what gateways and logs read, through one engine.
+
+    The event loop owns the table; one thread owns the engine. A turn carries orders to the engine, runs
+    a step and brings events back. An exception of the engine ends the process: what it held is taken
+    over by others when the lease is up, and what brings workers down again and again is given up there.
+    """
+
+    def __init__(
+        self, engine: Engine, lease: Lease, settings: WorkerSettings, lanes: dict[str, Lane], listener: Redis
+    ) -> None:
+        self._engine = engine
+        self._lease = lease
+        self._settings = settings
+        self._lanes = lanes
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._table = Table()
+        self._outlet = Outlet(lease, on_lost=self._drop)
+        self._intake = Intake(lease, self._table, lanes, settings, slots=engine.slots, accept=self._accept)
+        self._subscriber = Subscriber(
+            listener,
+            [lease.keys.bell, control_channel(lease.worker_id)],
+            on_message=self._hear,
+            on_resubscribed=self._intake.look,
+        )
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._step_began: float | None = None
+        self._steps = 0
+        self._busy_s = 0.0
+        self._draining = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set, then drain. Raises what the engine raises."""
+        lease_s = self._settings.lease_s
+        log.info("worker.started", model=self._engine.model, worker=self._lease.worker_id, slots=self._engine.slots)
+        async with asyncio.TaskGroup() as tasks:
+            lasting = [
+                tasks.create_task(self._subscriber.run()),
+                tasks.create_task(self._drive()),
+                tasks.create_task(self._outlet.run()),
+                tasks.create_task(Loop("heartbeat", lease_s / BEATS_PER_LEASE, self._beat).run()),
+                tasks.create_task(Loop("deadlines", DEADLINE_CHECK_S, self._check_deadlines).run()),
+                tasks.create_task(Loop("claim", lease_s / CLAIMS_PER_LEASE, self._intake.claim, jitter=0.3).run()),
+            ]
+            intake = tasks.create_task(self._intake.run())
+            await stop.wait()
+            self._draining = True
+            self._intake.close()
+            await intake  # not cancelled: what a fetch in flight brings must not be lost
+            await self._drain()
+            for task in lasting:
+                task.cancel()
+        await self._lease.leave()
+        self._thread.submit(self._engine.close).result()
+        log.info("worker.stopped", worker=self._lease.worker_id, steps=self._steps, tokens=self._table.tokens)
+
+    async def _drain(self) -> None:
+        """Finish what can be finished in time; hand over the rest with what it has produced."""
+        log.info("worker.draining", running=len(self._table), drain_s=self._settings.drain_s)
+        try:
+            async with asyncio.timeout(self._settings.drain_s):
+                await self._idle.wait()
+        except TimeoutError:
+            log.info("worker.handing_over", running=len(self._table))
+            self._release(self._table.assignments(), "park")
+            await self._idle.wait()
+        await self._outlet.flushed()
+
+    # The engine's side -----------------------------------------------------------------------------
+
+    async def _drive(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            while not len(self._table) and not self._table.has_orders:
+                self._idle.set()
+                await self._work.wait()
+                self._work.clear()
+            orders = self._table.take_orders()
+            held = len(self._table)
+            self._step_began = time.monotonic()
+            events = await loop.run_in_executor(self._thread, self._turn, orders)
+            self._busy_s += time.monotonic() - self._step_began
+            self._step_began = None
+            self._steps += 1
+            report = self._table.settle(events, orders)
+            if len(self._table) < held:
+                self._intake.slot_freed()
+            await self._outlet.put(report)
+
+    def _turn(self, orders: Orders) -> Sequence[Event]:
+        """In the engine's thread."""
+        for key in orders.release:
+            self._engine.cancel(key)
+        for work in orders.add:
+            self._engine.add(work)
+        return self._engine.step()
+
+    # The broker's side -----------------------------------------------------------------------------
+
+    def _hear(self, channel: str, body: bytes) -> None:
+        if channel == self._lease.keys.bell:
+            self._intake.ring(body.decode())
+            return
+        try:
+            control = wire.decode(body, wire.Control)
+        except wire.WireError as error:
+            log.warning("control.unreadable", error=error.message)
+            return
+        self._release([one for one in self._table.assignments() if one.id == control.id], CANCELLED)
+
+    def _accept(self, assignments: Sequence[Assignment]) -> None:
+        for assignment in assignments:
+            if assignment.attempt > 1:
+                log.info("request.resumed", request=assignment.id, attempt=assignment.attempt, lane=assignment.lane)
+            self._table.take(assignment)
+        self._wake()
+
+    def _drop(self, assignments: Sequence[Assignment]) -> None:
+        self._release(assignments, "lost")
+
+    def _release(self, assignments: Sequence[Assignment], how: Release) -> None:
+        if assignments:
+            self._table.release(assignments, how)
+            self._wake()
+
+    def _wake(self) -> None:
+        self._idle.clear()
+        self._work.set()
+
+    async def _check_deadlines(self) -> None:
+        self._release(self._table.late(time.monotonic()), EXPIRED)
+
+    async def _beat(self) -> None:
+        """Renew the lease, unless a step has been running for as long as the lease: then the engine hangs."""
+        stuck = self._step_began is not None and time.monotonic() - self._step_began > self._settings.lease_s
+        if stuck:
+            log.error("engine.stuck", running=len(self._table))
+            return
+        ttl_ms = int(self._settings.lease_s * 1000)
+        beat = await self._lease.beat(self._fields(), self._table.assignments(), list(self._lanes), ttl_ms=ttl_ms)
+        self._release(beat.lost, "lost")
+        self._release(beat.cancelled, CANCELLED)
+
+    def _fields(self) -> dict[str, str | int]:
+        """What the fleet may know of this worker; counters only grow."""
+        return {
+            "engine": self._settings.engine,
+            "slots": self._engine.slots,
+            "free_slots": self._engine.slots - len(self._table),
+            "max_model_len": self._engine.max_model_len,
+            "lanes": ",".join(self._lanes),
+            "draining": int(self._draining),
+            "steps": self._steps,
+            "busy_ms": int(self._busy_s * 1000),
+            "tokens": self._table.tokens,
+            "refused": self._outlet.refused,
+            "version": VERSION,
+        }

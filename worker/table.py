@@ -1,0 +1,131 @@
+"""The table of requests that this worker holds: what runs, how far it is, and what shall happen to it."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from shared.lease import Assignment, Emission, Ending
+from shared.wire import ErrorInfo, Outcome, Piece
+from worker.engine import Ended, Event, Work
+
+UNREADABLE = Outcome(
+    state="failed",
+    error=ErrorInfo(
+        code="internal_error", message="No worker here can read this request: it comes from a newer version."
+    ),
+)
+
+Release = Outcome | Literal["lost", "park"]
+"""Why the engine shall let go: an outcome to report, or nothing (lost), or to hand it over (park)."""
+
+
+@dataclass(slots=True)
+class Held:
+    """One request, as one attempt."""
+
+    assignment: Assignment
+    tokens: int
+    """Tokens so far, those of earlier attempts included."""
+    deadline: float
+    """On the monotonic clock."""
+
+    @property
+    def key(self) -> str:
+        """The engine's id for it. It names the attempt, so two attempts of one request never mix."""
+        return f"{self.assignment.id}#{self.assignment.attempt}"
+
+
+@dataclass(slots=True)
+class Orders:
+    """What the engine shall do before its next step."""
+
+    add: list[Work] = field(default_factory=list)
+    release: dict[str, Release] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Report:
+    """What one turn has to tell the broker, in this order: pieces, endings, hand-overs."""
+
+    emissions: list[Emission] = field(default_factory=list)
+    endings: list[Ending] = field(default_factory=list)
+    parked: list[Assignment] = field(default_factory=list)
+
+
+class Table:
+    """Owned by the event loop. The engine's slots in use are always among what it holds."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Held] = {}
+        self._orders = Orders()
+        self.tokens = 0
+        """Tokens produced here, in all."""
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def has_orders(self) -> bool:
+        return bool(self._orders.add or self._orders.release)
+
+    def used(self) -> Counter[str]:
+        """Slots in use by lane."""
+        return Counter(held.assignment.lane for held in self._held.values())
+
+    def assignments(self) -> list[Assignment]:
+        return [held.assignment for held in self._held.values()]
+
+    def take(self, assignment: Assignment) -> None:
+        """Hold it, and have it added to the engine. An older attempt of ours at the same request is lost."""
+        self.release([one for one in self.assignments() if one.id == assignment.id], "lost")
+        deadline = time.monotonic() + assignment.deadline_ms / 1000
+        held = Held(assignment, tokens=len(assignment.prior_ids), deadline=deadline)
+        self._held[held.key] = held
+        if assignment.request is None:
+            self._orders.release[held.key] = UNREADABLE
+        else:
+            self._orders.add.append(Work(id=held.key, request=assignment.request, prior_ids=assignment.prior_ids))
+
+    def release(self, assignments: Iterable[Assignment], how: Release) -> None:
+        """Have the engine let go of them. The first reason stands, except that 'lost' overrules any."""
+        for assignment in assignments:
+            key = f"{assignment.id}#{assignment.attempt}"
+            if key in self._held and (how == "lost" or key not in self._orders.release):
+                self._orders.release[key] = how
+
+    def late(self, now: float) -> list[Assignment]:
+        """What is past its deadline."""
+        return [held.assignment for held in self._held.values() if now >= held.deadline]
+
+    def take_orders(self) -> Orders:
+        """The orders for the next turn. What is released before it was ever added is not added."""
+        orders, self._orders = self._orders, Orders()
+        orders.add = [work for work in orders.add if work.id not in orders.release]
+        return orders
+
+    def settle(self, events: Sequence[Event], orders: Orders) -> Report:
+        """Account for a turn: move positions on, forget what ended, and say what the broker must hear."""
+        report = Report()
+        for key, how in orders.release.items():
+            held = self._held.pop(key, None)
+            if held is None:
+                continue
+            if how == "park":
+                report.parked.append(held.assignment)
+            elif how != "lost":
+                report.endings.append(Ending(held.assignment, held.tokens, how))
+        for event in events:
+            held = self._held.get(event.id)
+            if held is None:
+                continue
+            if isinstance(event, Ended):
+                del self._held[event.id]
+                report.endings.append(Ending(held.assignment, held.tokens, event.outcome))
+            elif event.ids:
+                piece = Piece(ids=event.ids, text=event.text)
+                report.emissions.append(Emission(held.assignment, held.tokens, piece))
+                held.tokens += len(event.ids)
+                self.tokens += len(event.ids)
+        return report
