@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from redis.asyncio import Redis
 
@@ -106,7 +107,8 @@ class Broker:
         """What is known of a request; None if nothing is (never accepted, forgotten, or data lost)."""
         fields = ["state", "attempt", "deaths", "tokens", "outcome"]
         async with reachable():
-            state, attempt, deaths, tokens, outcome = await self.redis.hmget(Keys(model).request(request_id), fields)
+            found: list[Any] = await self.redis.hmget(Keys(model).request(request_id), fields)
+        state, attempt, deaths, tokens, outcome = found
         if state is None:
             return None
         return Record(
@@ -120,7 +122,7 @@ class Broker:
     async def replay(self, model: str, request_id: str, after: int = 0) -> list[wire.Frame]:
         """The frames in the log beyond the first `after` tokens, in order."""
         async with reachable():
-            entries = await self.redis.xrange(Keys(model).log(request_id))
+            entries: Any = await self.redis.xrange(Keys(model).log(request_id))
         frames = []
         for entry, fields in entries:
             if b"p" not in fields:
@@ -136,7 +138,7 @@ class Broker:
         """Every model that was served within the last day, and who serves it now."""
         async with reachable():
             seconds, micros = await self.redis.time()
-            known = await self.redis.zrange(keys.MODELS, 0, -1, withscores=True)
+            known: list[Any] = await self.redis.zrange(keys.MODELS, 0, -1, withscores=True)
             served = []
             for raw, seen_ms in known:
                 name = raw.decode()
@@ -155,7 +157,7 @@ class Broker:
         return dict(zip(lanes, lengths, strict=True))
 
     async def _live_workers(self, names: Keys) -> tuple[dict[str, str], ...]:
-        ids = await self.redis.zrange(names.workers, 0, -1)
+        ids: list[Any] = await self.redis.zrange(names.workers, 0, -1)
         if not ids:
             return ()
         async with self.redis.pipeline(transaction=False) as pipe:

@@ -21,8 +21,12 @@ class Lane(BaseModel):
     queue_timeout_s: float = Field(default=60, gt=0, description="Longest wait for a worker")
     deadline_s: float = Field(default=600, gt=0, description="Longest life of a request, its wait included")
     window_ms: float = Field(default=2, ge=0, le=1000, description="An idle worker waits this long for a fuller batch")
-    max_batch: int | None = Field(default=None, ge=1, description="Slots of one worker that the lane may hold; unset: all")
-    reserve_slots: int = Field(default=0, ge=0, description="Slots of each worker that other lanes leave free for this one")
+    max_batch: int | None = Field(
+        default=None, ge=1, description="Slots of one worker that the lane may hold; unset: all"
+    )
+    reserve_slots: int = Field(
+        default=0, ge=0, description="Slots of each worker that other lanes leave free for this one"
+    )
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from redis.asyncio import Redis
 
 from shared import keys, scripts, wire
 from shared.broker import CANCELLED, EXPIRED
 from shared.connection import reachable
+from shared.errors import WireError
 from shared.keys import Keys
 from shared.scripts import Call
 
@@ -142,7 +144,7 @@ class Lease:
                 await pipe.execute()
         return Beat(tuple(held[n - 1] for n in lost), tuple(held[n - 1] for n in cancelled))
 
-    async def leave(self, lanes: Sequence[str]) -> None:
+    async def leave(self) -> None:
         """Take this worker's name off the books. Its consumer records are dropped by `claim`, once they are empty."""
         async with reachable(), self.redis.pipeline(transaction=False) as pipe:
             pipe.delete(self.keys.worker(self.worker_id))
@@ -152,8 +154,8 @@ class Lease:
     def _lane_keys(self, lanes: Sequence[str]) -> list[str]:
         return [*(self.keys.stream(lane) for lane in lanes), *(self.keys.stats(lane) for lane in lanes)]
 
-    def _assignments(self, opened: list[list], lanes: Sequence[str]) -> list[Assignment]:
-        return [_assignment(lanes[fields[0] - 1], *fields[1:]) for fields in opened]
+    def _assignments(self, opened: list[Any], lanes: Sequence[str]) -> list[Assignment]:
+        return [_assignment(lanes[int(number) - 1], fields) for number, *fields in opened]
 
     def _emit(self, emissions: Sequence[Emission]) -> Call:
         args: list[scripts.Value] = []
@@ -170,22 +172,13 @@ class Lease:
         return Call(scripts.FINISH, touched, args)
 
 
-def _assignment(
-    lane: str,
-    entry: bytes,
-    request_id: bytes,
-    attempt: int,
-    payload: bytes,
-    channel: bytes,
-    deadline_ms: int,
-    queued_ms: int,
-    logged: list[bytes],
-) -> Assignment:
+def _assignment(lane: str, opened: list[Any]) -> Assignment:
+    """From what `open` in prelude.lua returns, the lane's number left off."""
+    entry, request_id, attempt, payload, channel, deadline_ms, queued_ms, logged = opened
     try:
         request = wire.decode(payload, wire.GenerateRequest)
-    except wire.WireError:
+    except WireError:
         request = None
-    prior = [wire.decode_members(members, wire.Piece).ids for members in logged]
     return Assignment(
         lane=lane,
         entry=entry.decode(),
@@ -195,5 +188,5 @@ def _assignment(
         channel=channel.decode(),
         deadline_ms=deadline_ms,
         queued_ms=queued_ms,
-        prior_ids=tuple(token for ids in prior for token in ids),
+        prior_ids=tuple(token for members in logged for token in wire.decode_members(members, wire.Piece).ids),
     )

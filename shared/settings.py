@@ -34,7 +34,9 @@ class Section(BaseModel):
 class RedisSettings(Section):
     """The broker, and how long things stay in it."""
 
-    url: str = Field(default="redis://127.0.0.1:6379/0", description="redis://, rediss:// or unix:// URL; REDIS_URL works too")
+    url: str = Field(
+        default="redis://127.0.0.1:6379/0", description="redis://, rediss:// or unix:// URL; REDIS_URL works too"
+    )
     timeout_s: float = Field(default=5, gt=0, description="Longest wait for one reply")
     replay_ttl_s: int = Field(default=300, ge=1, description="An answer can be replayed this long after its end")
 
@@ -44,14 +46,20 @@ class GatewaySettings(Section):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one")
-    api_keys: SecretStr = Field(default=SecretStr(""), description="Comma-separated keys that may call; empty: open to all")
+    api_keys: SecretStr = Field(
+        default=SecretStr(""), description="Comma-separated keys that may call; empty: open to all"
+    )
     max_body_bytes: int = Field(default=4 * 2**20, ge=1024, description="A larger body is answered 413")
-    max_connections: int = Field(default=4096, ge=1, description="Requests in this process at once; one more is answered 503")
+    max_connections: int = Field(
+        default=4096, ge=1, description="Requests in this process at once; one more is answered 503"
+    )
     header_hold_s: float = Field(default=2, ge=0, description="A stream's status waits this long for its first token")
     keepalive_s: float = Field(default=10, gt=0, description="Silence after which a stream carries a comment")
     drain_s: float = Field(default=30, ge=0, description="On SIGTERM, open streams may take this long to end")
     default_lane: str = Field(default="interactive", description="Lane of a request that asks for none")
-    absent_grace_s: float = Field(default=60, ge=0, description="A model without workers still accepts requests this long")
+    absent_grace_s: float = Field(
+        default=60, ge=0, description="A model without workers still accepts requests this long"
+    )
 
 
 class EchoSettings(Section):
@@ -67,7 +75,9 @@ class WorkerSettings(Section):
 
     engine: Literal["continuous", "echo"] = Field(default="continuous", description="What runs the model")
     model: str = Field(default=DEFAULT_MODEL, description="Built-in name, local folder, or Hugging Face id")
-    served_model_name: str = Field(default="", description="The name that requests use; empty: the last part of `model`")
+    served_model_name: str = Field(
+        default="", description="The name that requests use; empty: the last part of `model`"
+    )
     device: str = Field(default="auto", description="cpu, cuda, cuda:1 ...; auto takes a GPU if there is one")
     dtype: str = Field(default="auto", description="float32, bfloat16 ...; auto: float32 on a CPU, bfloat16 on a GPU")
     slots: int = Field(default=16, ge=1, le=4096, description="Requests that run at once")
@@ -88,8 +98,12 @@ class WorkerSettings(Section):
 class LogSettings(Section):
     """What the processes say."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least severe event to print")
-    format: Literal["auto", "console", "json"] = Field(default="auto", description="auto: console on a terminal, else json")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least severe event to print"
+    )
+    format: Literal["auto", "console", "json"] = Field(
+        default="auto", description="auto: console on a terminal, else json"
+    )
 
 
 class Settings(BaseSettings):
@@ -103,7 +117,9 @@ class Settings(BaseSettings):
     worker: WorkerSettings = WorkerSettings()  # type: ignore[call-arg]
     log: LogSettings = LogSettings()  # type: ignore[call-arg]
     cache_dir: Path = Field(default=Path("~/.cache/busway"), description="Converted models are kept here")
-    allow_inverted_lanes: bool = Field(default=False, description="Accept a configuration in which bulk outranks interactive")
+    allow_inverted_lanes: bool = Field(
+        default=False, description="Accept a configuration in which bulk outranks interactive"
+    )
 
     @field_validator("lanes", mode="before")
     @classmethod

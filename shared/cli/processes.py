@@ -30,13 +30,16 @@ def spawn(
     on_parent_death: int = signal.SIGKILL,
     output: IO[bytes] | int | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start a child in its own session, so that Ctrl-C reaches only us and we stop it in order. Call from the main thread."""
-    return subprocess.Popen(  # noqa: PLW1509 - one thread at this point, and the hook only calls prctl
+    """Start a child in a session of its own: Ctrl-C reaches only us, and we stop it in order.
+
+    Call it from the main thread: the kernel ties the child to the thread that forked it.
+    """
+    return subprocess.Popen(
         command,
         env=env,
         pass_fds=pass_fds,
         start_new_session=True,
-        preexec_fn=_dies_with_parent(on_parent_death),
+        preexec_fn=_dies_with_parent(on_parent_death),  # noqa: PLW1509 - it only calls prctl
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
