@@ -5,6 +5,7 @@ import pytest
 from shared.cli.valkey import Valkey
 from shared.connection import connect
 from shared.settings import RedisSettings
+from tests.support.fleet import Fleet
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +34,11 @@ async def redis(valkey):
     await client.flushall()
     await client.aclose()
     assert immortal == [], f"keys without a TTL: {immortal}"
+
+
+@pytest.fixture
+def fleet(valkey, redis, tmp_path):
+    """Real processes around the real broker; all of them are gone afterwards."""
+    started = Fleet(valkey.url, tmp_path)
+    yield started
+    started.stop()
