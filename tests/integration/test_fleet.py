@@ -1,0 +1,91 @@
+"""Gateways, workers and the real openai client together, on the echo engine."""
+
+import pytest
+
+from tests.support.fleet import gather, stream_text
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+SENTENCE = "the quick brown fox jumps over the lazy dog"
+
+
+async def answer(client, prompt, **options):
+    """The non-streamed completion."""
+    return await client.chat.completions.create(model="echo", messages=[{"role": "user", "content": prompt}], **options)
+
+
+async def test_twenty_requests_at_once_in_both_lanes_streamed_and_not(fleet):
+    await fleet.worker()
+    gateway = await fleet.gateway()
+    async with gateway.client() as client:
+        tiers = ["default", "flex"] * 5
+        streamed = [stream_text(client, "echo", f"{n} {SENTENCE}", service_tier=tier) for n, tier in enumerate(tiers)]
+        whole = [answer(client, f"{n} {SENTENCE}", service_tier=tier) for n, tier in enumerate(tiers)]
+
+        results = await gather(*streamed, *whole)
+
+        expected = [f"{n} {SENTENCE}" for n in range(10)]
+        assert results[:10] == expected
+        assert [one.choices[0].message.content for one in results[10:]] == expected
+        assert [one.service_tier for one in results[10:]] == tiers
+
+
+async def test_two_hundred_streams_over_two_gateways_and_two_workers(fleet):
+    for _ in range(2):
+        await fleet.worker(WORKER__SLOTS="32")
+    gateways = [await fleet.gateway() for _ in range(2)]
+    clients = [gateway.client() for gateway in gateways]
+
+    texts = await gather(*(stream_text(clients[n % 2], "echo", f"{n} {SENTENCE}") for n in range(200)))
+
+    assert texts == [f"{n} {SENTENCE}" for n in range(200)]
+    for gateway in gateways:
+        assert await gateway.metric("busway_requests_total", outcome="stop") == 100
+        assert await gateway.metric("busway_cancels_total") == 0
+
+
+async def test_bulk_moves_while_interactive_keeps_every_slot_busy(fleet):
+    await fleet.worker(WORKER__SLOTS="2", WORKER__ECHO__STEP_MS="2")
+    gateway = await fleet.gateway()
+    async with gateway.client() as client:
+        interactive = [answer(client, SENTENCE, max_tokens=9) for _ in range(40)]
+        bulk = [answer(client, SENTENCE, max_tokens=9, service_tier="flex") for _ in range(4)]
+
+        done = await gather(*interactive, *bulk)
+
+        assert all(one.choices[0].message.content == SENTENCE for one in done)
+
+
+async def test_a_client_that_leaves_frees_its_slot_streamed_or_not(fleet):
+    await fleet.worker(WORKER__SLOTS="2", WORKER__ECHO__STEP_MS="5")
+    gateway = await fleet.gateway()
+    async with gateway.client() as client:
+        endless = {"max_tokens": 2000, "extra_body": {"ignore_eos": True}}
+        stream = await client.chat.completions.create(
+            model="echo", messages=[{"role": "user", "content": SENTENCE}], stream=True, **endless
+        )
+        await anext(aiter(stream))
+        async with gateway.client(timeout=0.5) as impatient:
+            with pytest.raises(Exception, match="timed out"):
+                await answer(impatient, SENTENCE, **endless)
+        await stream.close()
+
+        assert (await answer(client, SENTENCE)).choices[0].message.content == SENTENCE
+        await wait_until(lambda: _cancels(gateway, 2), "two cancels")
+
+
+async def _cancels(gateway, count):
+    return await gateway.metric("busway_cancels_total") == count
+
+
+async def test_a_killed_gateway_s_clients_are_served_by_the_other(fleet):
+    await fleet.worker()
+    first, second = [await fleet.gateway() for _ in range(2)]
+    async with first.client() as client:
+        assert await stream_text(client, "echo", SENTENCE) == SENTENCE
+
+    first.process.kill()
+
+    async with second.client() as client:
+        assert await stream_text(client, "echo", SENTENCE) == SENTENCE
