@@ -1,0 +1,172 @@
+"""When a worker fetches, and how much, against a lease that only remembers what it was asked."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from shared.errors import BrokerUnavailable
+from shared.lanes import Lane
+from shared.lease import Assignment
+from shared.settings import WorkerSettings
+from shared.wire import GenerateRequest, Sampling
+from tests.support.waiting import wait_until
+from worker.intake import Intake
+from worker.table import Table
+
+SLOTS = 4
+
+
+def assignment(number):
+    request = GenerateRequest(sampling=Sampling(seed=1), prompt="hi")
+    return Assignment("interactive", f"1-{number}", f"r{number}", 1, request, "", 60_000, 0, ())
+
+
+class Queue:
+    """Stands in for the lease: hands out what was put in."""
+
+    def __init__(self):
+        self.waiting = []
+        self.orphans = []
+        self.fetches = []
+        self.away = 0
+
+    async def fetch(self, rooms, total):
+        self.fetches.append(total)
+        if self.away:
+            self.away -= 1
+            raise BrokerUnavailable("away")
+        taken, self.waiting = self.waiting[:total], self.waiting[total:]
+        return taken, {"interactive": len(self.waiting), "bulk": 0}
+
+    async def claim(self, lanes, total, *, lease_ms, max_deaths):
+        taken, self.orphans = self.orphans[:total], self.orphans[total:]
+        return taken
+
+
+@asynccontextmanager
+async def intake(queue, window_ms=0.0):
+    table = Table()
+    lanes = {"interactive": Lane(weight=8, window_ms=window_ms), "bulk": Lane()}
+
+    def accept(assignments):
+        for one in assignments:
+            table.take(one)
+
+    running = Intake(queue, table, lanes, WorkerSettings(), slots=SLOTS, accept=accept)
+    task = asyncio.create_task(running.run())
+    yield running, table
+    running.close()
+    await task
+
+
+async def test_a_bell_fetches_at_once_without_waiting_for_the_poll():
+    queue = Queue()
+    async with intake(queue) as (running, table):
+        queue.waiting = [assignment(1)]
+        running.ring("interactive")
+
+        await wait_until(lambda: len(table) == 1, "the request", timeout_s=0.9)
+
+
+async def test_a_lost_bell_is_made_up_for_by_the_poll():
+    queue = Queue()
+    async with intake(queue) as (_, table):
+        queue.waiting = [assignment(1)]
+
+        await wait_until(lambda: len(table) == 1, "the poll to find it")
+
+
+async def test_it_never_takes_more_than_its_free_slots():
+    queue = Queue()
+    async with intake(queue) as (running, table):
+        queue.waiting = [assignment(n) for n in range(10)]
+        running.ring("interactive")
+        await wait_until(lambda: len(table) == SLOTS, "a full table")
+
+        running.ring("interactive")
+        await running.claim()
+
+        assert len(table) == SLOTS
+        assert len(queue.waiting) == 10 - SLOTS
+
+
+async def test_a_freed_slot_is_filled_from_what_was_left_waiting():
+    queue = Queue()
+    async with intake(queue) as (running, table):
+        queue.waiting = [assignment(n) for n in range(SLOTS + 1)]
+        running.ring("interactive")
+        await wait_until(lambda: len(table) == SLOTS, "a full table")
+
+        table.release(table.assignments()[:1], "lost")
+        table.settle([], table.take_orders())
+        running.slot_freed()
+
+        await wait_until(lambda: not queue.waiting, "the last one to be taken", timeout_s=0.9)
+
+
+async def test_an_idle_worker_waits_its_window_for_company():
+    queue = Queue()
+    async with intake(queue, window_ms=300) as (running, table):
+        queue.waiting = [assignment(1)]
+        running.ring("interactive")
+        await asyncio.sleep(0)
+        queue.waiting.append(assignment(2))
+        running.ring("interactive")
+
+        await wait_until(lambda: len(table) == 2, "both")
+        with_work = [total for total in queue.fetches if total]
+        assert with_work[0] == SLOTS  # one fetch, after the window, found both
+
+
+async def test_a_full_batch_ends_the_window_early():
+    queue = Queue()
+    async with intake(queue, window_ms=1000) as (running, table):
+        queue.waiting = [assignment(n) for n in range(SLOTS)]
+        for _ in range(SLOTS):
+            running.ring("interactive")
+
+        await wait_until(lambda: len(table) == SLOTS, "the batch", timeout_s=0.9)
+
+
+async def test_a_broker_that_is_away_is_asked_again():
+    queue = Queue()
+    queue.away = 2
+    async with intake(queue) as (running, table):
+        queue.waiting = [assignment(1)]
+        running.ring("interactive")
+
+        await wait_until(lambda: len(table) == 1, "the broker to be back")
+
+
+async def test_a_claim_takes_over_what_there_is_room_for():
+    queue = Queue()
+    async with intake(queue) as (running, table):
+        queue.orphans = [assignment(n) for n in range(SLOTS + 2)]
+
+        await running.claim()
+
+        assert len(table) == SLOTS
+        assert len(queue.orphans) == 2
+
+
+async def test_once_closed_it_takes_nothing_more():
+    queue = Queue()
+    async with intake(queue) as (running, table):
+        running.close()
+        queue.waiting, queue.orphans = [assignment(1)], [assignment(2)]
+
+        running.ring("interactive")
+        await running.claim()
+
+    assert len(table) == 0
+
+
+@pytest.mark.parametrize("lane", ["long", ""])
+async def test_the_bell_of_a_lane_it_does_not_serve_is_not_heard(lane):
+    queue = Queue()
+    async with intake(queue) as (running, _):
+        running.ring(lane)
+        await asyncio.sleep(0.05)
+
+        assert queue.fetches == []
