@@ -127,14 +127,16 @@ class Gateway:
         return sum(float(line.rsplit(" ", 1)[1]) for line in samples if all(one in line for one in wanted))
 
 
-async def stream_text(client: openai.AsyncOpenAI, model: str, prompt: str, **options) -> str:
-    """The joined deltas of one streamed chat."""
-    parts = []
+async def stream_text(
+    client: openai.AsyncOpenAI, model: str, prompt: str, seen: list[str] | None = None, **options
+) -> str:
+    """The joined deltas of one streamed chat; each is put into `seen` as it comes."""
+    parts = [] if seen is None else seen
     stream = await client.chat.completions.create(
         model=model, messages=[{"role": "user", "content": prompt}], stream=True, **options
     )
     async for chunk in stream:
-        parts += [choice.delta.content or "" for choice in chunk.choices]
+        parts += [choice.delta.content for choice in chunk.choices if choice.delta.content]
     return "".join(parts)
 
 
