@@ -10,6 +10,7 @@ import structlog
 from shared import ids, settings
 from shared.connection import connect, connect_subscriber
 from shared.errors import ConfigError
+from shared.keys import Keys
 from shared.lease import Lease
 from shared.log import configure
 from shared.settings import Settings
@@ -45,6 +46,7 @@ def main() -> int:
     try:
         config = settings.load()
         configure(config.log, process="worker")
+        Keys(config.worker.model_name)  # a name that cannot be a key is found before the model is loaded
         engine = engines.create(config)
     except ConfigError as error:
         sys.stderr.write(f"busway worker: {error.message}\n")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
-from redis.asyncio import Redis
 
 from shared import wire
 from shared.broker import CANCELLED, EXPIRED
+from shared.connection import Redis
 from shared.keys import control_channel
 from shared.lanes import Lane
 from shared.lease import Assignment, Lease

@@ -29,6 +29,7 @@ def spawn(
     pass_fds: Sequence[int] = (),
     on_parent_death: int = signal.SIGKILL,
     output: IO[bytes] | int | None = None,
+    errors: IO[bytes] | int | None = subprocess.STDOUT,
 ) -> "subprocess.Popen[bytes]":
     """Start a child in a session of its own: Ctrl-C reaches only us, and we stop it in order.
 
@@ -42,7 +43,7 @@ def spawn(
         preexec_fn=_dies_with_parent(on_parent_death),  # noqa: PLW1509 - it only calls prctl
         stdin=subprocess.DEVNULL,
         stdout=output,
-        stderr=output,
+        stderr=errors,
     )
 
 

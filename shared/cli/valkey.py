@@ -5,6 +5,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from redis import Redis
@@ -32,12 +33,26 @@ def binary() -> str:
     return str(get_binary_path())
 
 
+def refuse_unreachable(url: str, *, shown: str, timeout_s: float) -> None:
+    """ConfigError if nothing answers at `url`; `shown` is how to call it without its password."""
+    try:
+        with Redis.from_url(url, protocol=2, socket_timeout=timeout_s, socket_connect_timeout=timeout_s) as client:
+            client.ping()
+    except (RedisError, OSError, ValueError) as error:
+        raise ConfigError(f"no broker at {shown}: {error}") from error
+
+
 class Valkey:
     """One server with its data in a folder, reached through a socket file only its owner may open."""
 
-    def __init__(self, folder: Path, *, max_memory: str = "512mb") -> None:
+    name = "valkey"
+
+    def __init__(self, folder: Path, *, max_memory: str = "512mb", keep_open: Sequence[int] = ()) -> None:
+        """The server inherits `keep_open`: a lock on the data then lasts until whoever writes there is gone."""
         self.folder = folder
+        self.log = folder / "valkey.log"
         self._max_memory = max_memory
+        self._keep_open = keep_open
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         socket = folder.resolve() / "valkey.sock"
@@ -57,8 +72,10 @@ class Valkey:
     def start(self) -> None:
         """Start it and wait until it answers; ConfigError with its last words if it does not."""
         self.socket.unlink(missing_ok=True)
-        with (self.folder / "valkey.log").open("wb") as output:
-            self._process = spawn(self._command(), on_parent_death=signal.SIGTERM, output=output)
+        with self.log.open("wb") as output:
+            self._process = spawn(
+                self._command(), pass_fds=self._keep_open, on_parent_death=signal.SIGTERM, output=output
+            )
         until = time.monotonic() + START_S
         with Redis.from_url(self.url, protocol=2) as client:
             while True:
@@ -68,9 +85,14 @@ class Valkey:
                 except (RedisError, OSError):
                     if self._process.poll() is not None or time.monotonic() > until:
                         self.stop()
-                        said = (self.folder / "valkey.log").read_text(errors="replace")[-500:]
+                        said = self.log.read_text(errors="replace")[-500:]
                         raise ConfigError(f"the embedded broker did not start: {said.strip()}") from None
                 time.sleep(0.01)
+
+    def exit_status(self) -> int | None:
+        """None while it runs."""
+        assert self._process is not None, "not started"
+        return self._process.poll()
 
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
