@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
+from redis.exceptions import ClusterDownError, OutOfMemoryError, ReadOnlyError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shared.errors import BrokerUnavailable
@@ -35,13 +35,13 @@ def connect(settings: RedisSettings, *, connections: int = 16) -> Redis:
 
 
 def connect_subscriber(settings: RedisSettings) -> Redis:
-    """A client for one subscription: it notices a dead connection within seconds, and its owner does the retrying."""
+    """A client for one subscription, whose owner looks after it: it does the retrying and notices a dead connection."""
     return Redis.from_url(
         settings.url,
         protocol=PROTOCOL,
         max_connections=2,
         socket_connect_timeout=settings.timeout_s,
-        health_check_interval=5,
+        health_check_interval=0,
         retry=Retry(ExponentialWithJitterBackoff(base=0.05, cap=0.5), retries=0),
     )
 
@@ -51,9 +51,9 @@ async def reachable() -> AsyncIterator[None]:
     """Turns Redis's ways of not being there, or of not taking writes, into `BrokerUnavailable`."""
     try:
         yield
-    except (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OutOfMemoryError) as error:
+    except (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OutOfMemoryError, ClusterDownError) as error:
         raise BrokerUnavailable(f"Redis: {error}") from error
     except ResponseError as error:
-        if str(error).startswith(("MISCONF", "OOM", "READONLY", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN")):
+        if str(error).startswith(("MISCONF", "OOM", "READONLY", "NOREPLICAS")):
             raise BrokerUnavailable(f"Redis: {error}") from error
         raise

@@ -141,7 +141,8 @@ class Lease:
                 pipe.zadd(keys.MODELS, {self.keys.model: now})
                 pipe.zremrangebyscore(keys.MODELS, "-inf", now - MODELS_KEPT_S * 1000)
                 pipe.expire(keys.MODELS, MODELS_KEPT_S)
-                await pipe.execute()
+                # When memory is full this listing may go stale; what the heartbeat found must still be heard.
+                await pipe.execute(raise_on_error=False)
         return Beat(tuple(held[n - 1] for n in lost), tuple(held[n - 1] for n in cancelled))
 
     async def leave(self) -> None:
@@ -161,6 +162,7 @@ class Lease:
         args: list[scripts.Value] = []
         for emission in emissions:
             held, piece = emission.held, emission.piece
+            assert piece.ids, "a piece without tokens has no place in the log"
             args += [held.id, held.attempt, emission.at, len(piece.ids), wire.encode_members(piece), held.channel]
         return Call(scripts.EMIT, [self.keys.log(emission.held.id) for emission in emissions], args)
 

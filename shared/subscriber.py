@@ -5,10 +5,14 @@ from collections.abc import Callable, Sequence
 
 import structlog
 from redis.asyncio import Redis
+from redis.asyncio.client import PubSub
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 RETRY_S = 0.2
 POLL_S = 1.0
+QUIET_S = 3.0
+"""A connection this quiet is asked for a sign of life, and left if it gives none in as long again."""
 
 log = structlog.get_logger()
 
@@ -34,6 +38,8 @@ class Subscriber:
         self._on_message = on_message
         self._on_resubscribed = on_resubscribed
         self._confirmed: dict[str, int] = {}
+        self._quiet_since = 0.0
+        self._asked = False
         self.ready = asyncio.Event()
         """Set once all channels have been confirmed for the first time."""
 
@@ -41,11 +47,13 @@ class Subscriber:
         """Until cancelled. Callbacks must not block, and an exception in one ends the run: it is a bug."""
         async with self._redis.pubsub() as pubsub:
             connected = True
+            self._quiet_since = asyncio.get_running_loop().time()
             while True:
                 try:
                     if not pubsub.subscribed:
                         await pubsub.subscribe(*self._channels)
                     message = await pubsub.get_message(timeout=POLL_S)
+                    await self._doubt(pubsub, heard=message is not None)
                     if not connected:
                         connected = True
                         log.info("subscriber.connected")
@@ -55,8 +63,23 @@ class Subscriber:
                         log.warning("subscriber.disconnected", error=str(error))
                     await asyncio.sleep(RETRY_S)
                     continue
-                if message is not None:
+                if message is not None and message["channel"] is not None:
                     self._take(message["type"], message["channel"].decode(), message["data"])
+
+    async def _doubt(self, pubsub: PubSub, *, heard: bool) -> None:
+        """A connection can die without a word, and one that only listens would never know. RedisError if it has."""
+        now = asyncio.get_running_loop().time()
+        quiet_s = now - self._quiet_since
+        if heard:
+            self._quiet_since, self._asked = now, False
+        elif quiet_s > QUIET_S and not self._asked:
+            self._asked = True
+            await pubsub.ping()
+        elif quiet_s > 2 * QUIET_S:
+            self._quiet_since, self._asked = now, False
+            if pubsub.connection is not None:
+                await pubsub.connection.disconnect(nowait=True)
+            raise RedisConnectionError("no sign of life")
 
     def _take(self, kind: str, channel: str, body: bytes) -> None:
         if kind == "message":

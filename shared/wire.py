@@ -11,6 +11,7 @@ import msgspec
 from shared.errors import WireError
 
 VERSION = 1
+"""The newest version that is read here. A message without `v` is of version 1; a writer of a later one names it."""
 
 M = TypeVar("M", bound="Message")
 
@@ -45,7 +46,7 @@ class GenerateRequest(Message, frozen=True):
     """Chat messages as OpenAI writes them, content flattened to text."""
     prompt: str | tuple[int, ...] | None = None
     chat_template_kwargs: dict[str, Any] = {}
-    v: int = VERSION
+    v: int = 1
 
 
 class Usage(Message, frozen=True):
@@ -98,7 +99,7 @@ class Frames(Message, frozen=True):
     """One publication on a gateway's channel: the frames of one engine step for that gateway."""
 
     frames: tuple[Frame, ...]
-    v: int = VERSION
+    v: int = 1
 
 
 class Control(Message, frozen=True):
@@ -106,7 +107,7 @@ class Control(Message, frozen=True):
 
     id: str
     kind: Literal["cancel"] = "cancel"
-    v: int = VERSION
+    v: int = 1
 
 
 _encoder = msgspec.json.Encoder()

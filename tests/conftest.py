@@ -6,6 +6,7 @@ from shared.cli.valkey import Valkey
 from shared.connection import connect
 from shared.settings import RedisSettings
 from tests.support.fleet import Fleet
+from tests.support.stores import emptied
 
 
 @pytest.fixture(scope="session")
@@ -19,21 +20,9 @@ def valkey(tmp_path_factory):
 
 @pytest.fixture
 async def redis(valkey):
-    """A client of the real server, which is empty at the start; afterwards no key may be left without a TTL.
-
-    Lane streams are the one exception: they and their groups stay for the life of a fleet.
-    """
-    client = connect(RedisSettings(url=valkey.url))
-    await client.flushall()
-    yield client
-    immortal = [
-        key
-        async for key in client.scan_iter()
-        if await client.ttl(key) == -1 and b":q:" not in key and b":lane:" not in key
-    ]
-    await client.flushall()
-    await client.aclose()
-    assert immortal == [], f"keys without a TTL: {immortal}"
+    """A client of the real server, empty at the start; no unbounded key may be left without a TTL."""
+    async with emptied(connect(RedisSettings(url=valkey.url))) as client:
+        yield client
 
 
 @pytest.fixture

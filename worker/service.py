@@ -58,6 +58,8 @@ class Service:
         self._idle = asyncio.Event()
         self._idle.set()
         self._step_began: float | None = None
+        self._last_beat: float | None = None
+        self._claims_from = 0.0
         self._steps = 0
         self._busy_s = 0.0
         self._draining = False
@@ -73,7 +75,7 @@ class Service:
                 tasks.create_task(self._outlet.run()),
                 tasks.create_task(Loop("heartbeat", lease_s / BEATS_PER_LEASE, self._beat).run()),
                 tasks.create_task(Loop("deadlines", DEADLINE_CHECK_S, self._check_deadlines).run()),
-                tasks.create_task(Loop("claim", lease_s / CLAIMS_PER_LEASE, self._intake.claim, jitter=0.3).run()),
+                tasks.create_task(Loop("claim", lease_s / CLAIMS_PER_LEASE, self._claim, jitter=0.3).run()),
             ]
             intake = tasks.create_task(self._intake.run())
             await stop.wait()
@@ -169,10 +171,20 @@ class Service:
         if stuck:
             log.error("engine.stuck", running=len(self._table))
             return
-        ttl_ms = int(self._settings.lease_s * 1000)
+        lease_s, now = self._settings.lease_s, time.monotonic()
+        ttl_ms = int(lease_s * 1000)
         beat = await self._lease.beat(self._fields(), self._table.assignments(), list(self._lanes), ttl_ms=ttl_ms)
+        if self._last_beat is not None and now - self._last_beat > lease_s / 2:
+            # The broker was away (or we were): everybody looks silent to it until they have had time to speak.
+            self._claims_from = now + lease_s / 2
+        self._last_beat = now
         self._release(beat.lost, "lost")
         self._release(beat.cancelled, CANCELLED)
+
+    async def _claim(self) -> None:
+        lease_s, now = self._settings.lease_s, time.monotonic()
+        if self._last_beat is not None and now - self._last_beat <= lease_s / 2 and now >= self._claims_from:
+            await self._intake.claim()
 
     def _fields(self) -> dict[str, str | int]:
         """What the fleet may know of this worker; counters only grow."""

@@ -1,9 +1,9 @@
 # The worker: one model on one device. The model is not in the image; the first worker fetches it into the cache volume.
 FROM python:3.12-slim AS build
-# torch for a CPU. For a GPU: --build-arg TORCH_INDEX=https://pypi.org/simple
+# torch for a CPU. For a GPU the default index has it: --build-arg TORCH_INDEX=
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN python -m venv /opt/busway \
-    && /opt/busway/bin/pip install --no-cache-dir --index-url "$TORCH_INDEX" torch==2.13.0
+    && /opt/busway/bin/pip install --no-cache-dir ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch==2.13.0
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY gateway gateway

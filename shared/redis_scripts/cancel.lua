@@ -12,6 +12,7 @@ if h[1] == 'queued' or h[1] == 'parked' then
   return 'settled'
 end
 if h[1] ~= 'running' then return 'ended' end
+redis.call('HDEL', req, 'cx')  -- allowed when memory is full, and after it so is the next
 redis.call('HSET', req, 'cx', 1)
 redis.call('PUBLISH', ARGV[6] .. h[3], ARGV[7])
 return 'running'

@@ -9,13 +9,13 @@ local lanes, opened, dlq = (#KEYS - 1) / 2, {}, KEYS[#KEYS]
 
 local function take_over(lane, stream, entry, id, cost)
   local req = prefix .. 'req:' .. id
-  local state = redis.call('HGET', req, 'state')
+  local state, owner = unpack(redis.call('HMGET', req, 'state', 'owner'))
   if state == 'parked' then drained(KEYS[lanes + lane], 1, tonumber(cost), now_ms()) end
-  if state == 'running' then
+  if state == 'running' and owner ~= worker then  -- what was ours has killed nobody
     local deaths = redis.call('HINCRBY', req, 'deaths', 1)
-    if deaths > tonumber(ARGV[9]) then
+    if deaths >= tonumber(ARGV[9]) then
       redis.call('XADD', dlq, 'MAXLEN', '~', ARGV[10], '*', 'id', id, 'deaths', deaths,
-        'owner', redis.call('HGET', req, 'owner') or '')
+        'owner', owner or '')
       settle(prefix, stream, entry, id, 'failed', ARGV[7], ends.keep_ms)
       return
     end
@@ -30,7 +30,7 @@ end
 for lane = 1, lanes do
   local stream, cursor = KEYS[lane], '0-0'
   ensure_group(stream)
-  for _ = 1, 50 do  -- XAUTOCLAIM looks at only 10 * COUNT pending entries a call
+  for _ = 1, 1000 do  -- XAUTOCLAIM looks at only 10 * COUNT pending entries a call
     if left <= 0 then break end
     local found = redis.call('XAUTOCLAIM', stream, GROUP, worker, ARGV[8], cursor, 'COUNT', left)
     cursor = found[1]

@@ -12,10 +12,15 @@ local function append(log, entry, piece)
   local reply = redis.pcall('XADD', log, 'NOMKSTREAM', entry, 'p', piece)
   if type(reply) == 'string' then return true end
   if type(reply) == 'table' and not string.find(tostring(reply.err), 'equal or smaller', 1, true) then return nil, tostring(reply.err) end
+  -- Ours still, and this very piece is in it: the call is repeated.
   local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)
-  return last[1] ~= nil and last[1][1] == entry and last[1][2][1] == 'p'
+  if not last[1] or string.match(last[1][1], '^%d+') ~= string.match(entry, '^%d+') then return false end
+  local same = redis.call('XRANGE', log, entry, entry)
+  return same[1] ~= nil and same[1][2][1] == 'p'
 end
 
+-- A write that is allowed when memory is full; after it, so are the others: what runs must be able to end.
+redis.call('XDEL', KEYS[1], '0-0')
 for i = 1, #KEYS do
   local a = (i - 1) * 6
   local id, attempt, at, count, piece, channel = unpack(ARGV, a + 1, a + 6)

@@ -5,10 +5,11 @@
 -- returns {now, {number of each held request that was lost ...}, {number of each that shall be cancelled ...}}
 local worker, ttl, prefix, fields = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local now, lost, cancelled = now_ms(), {}, {}
+-- This write comes first: it is allowed when memory is full, and after it so are the others.
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - ttl)
 redis.call('HSET', KEYS[1], 'seen', now, unpack(ARGV, 5, 4 + 2 * fields))
 redis.call('PEXPIRE', KEYS[1], ttl)
 redis.call('ZADD', KEYS[2], now, worker)
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - ttl)
 redis.call('PEXPIRE', KEYS[2], ttl)
 local first = 5 + 2 * fields
 for i = first, #ARGV, 4 do

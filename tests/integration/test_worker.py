@@ -1,5 +1,6 @@
 """A real worker process on the echo engine, seen from the queue."""
 
+import asyncio
 import signal
 
 import pytest
@@ -151,3 +152,21 @@ async def test_a_worker_survives_a_restart_of_the_broker(valkey, fleet):
 async def _done(direct, request):
     record = await direct.broker.record("echo", request)
     return record is not None and record.state == "done"
+
+
+async def test_an_outage_longer_than_the_lease_is_held_against_nobody(valkey, fleet):
+    """While the broker is away every worker looks silent; none may take from the others when it is back."""
+    for _ in range(2):
+        await fleet.worker(WORKER__ECHO__STEP_MS="30")
+    async with Direct(valkey.url) as direct:
+        asked = [await direct.ask(long_text(150)) for _ in range(6)]
+        await wait_until(lambda: all(direct.frames[request] for request in asked), "all to stream")
+
+        valkey.kill()
+        await asyncio.sleep(3)  # the lease is 2 s
+        valkey.start()
+
+        for request in asked:
+            await wait_until(lambda request=request: _done(direct, request), "the request to be done")
+            record = await direct.broker.record("echo", request)
+            assert (record.deaths, record.attempt) == (0, 1)

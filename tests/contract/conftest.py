@@ -1,0 +1,29 @@
+"""Desks over each store that the contract must hold on."""
+
+import fakeredis
+import pytest
+
+from shared.connection import connect
+from shared.settings import RedisSettings
+from tests.support.desk import Desk
+from tests.support.stores import emptied
+
+
+def client_of(store: str, request: pytest.FixtureRequest):
+    if store == "fakeredis":
+        return fakeredis.FakeAsyncRedis(protocol=2)
+    return connect(RedisSettings(url=request.getfixturevalue("valkey").url))
+
+
+@pytest.fixture(params=["valkey", "fakeredis"])
+async def desk(request):
+    """On a real server, and on the emulation: what passes on both uses no exotic command."""
+    async with emptied(client_of(request.param, request)) as client:
+        yield Desk(client)
+
+
+@pytest.fixture
+async def real_desk(request):
+    """On the real server only: processes, memory, persistence and pub/sub connections are nothing to emulate."""
+    async with emptied(client_of("valkey", request)) as client:
+        yield Desk(client)

@@ -1,0 +1,147 @@
+"""claim: what a silent worker held goes on elsewhere, and what kills workers is given up."""
+
+import pytest
+
+from shared.keys import GROUP, PARKED
+from shared.lease import POISONED
+from tests.support.desk import MANY
+from tests.support.ear import Ear
+from tests.support.waiting import wait_until
+
+CHANNEL = "bw:gw:g"
+
+
+async def consumers(desk, lane="interactive"):
+    return {one["name"].decode() for one in await desk.redis.xinfo_consumers(desk.keys.stream(lane), GROUP)}
+
+
+async def test_only_silent_owners_lose_their_requests(desk):
+    silent, fresh = await desk.hold("a", "b")
+    await desk.silence(silent)
+
+    claimed = await desk.claim("w2")
+
+    assert [one.id for one in claimed] == ["a"]
+    assert (await desk.beat("w1", silent, fresh)).lost == (silent,)
+
+
+async def test_a_claimed_request_goes_on_after_the_tokens_in_its_log(desk):
+    async with Ear(desk.redis, CHANNEL) as ear:
+        [old] = await desk.hold("a", channel=CHANNEL)
+        await desk.emit("w1", old, 0, 5, 6)
+        await desk.silence(old)
+        [new] = await desk.claim("w2")
+        await desk.emit("w2", new, 2, 7)
+        await desk.finish("w2", new, 3)
+        frames = await ear.frames()
+
+    assert (new.attempt, new.prior_ids, new.channel, new.request) == (2, (5, 6), CHANNEL, old.request)
+    assert [(frame.attempt, frame.at, frame.ids) for frame in frames] == [(1, 0, (5, 6)), (2, 2, (7,)), (2, 3, ())]
+
+
+async def test_a_zombie_is_refused_whatever_it_tries(desk):
+    [old] = await desk.hold("a")
+    await desk.silence(old)
+    [new] = await desk.claim("w2")
+
+    assert not await desk.emit("w1", old, 0, 5)
+    assert not await desk.finish("w1", old)
+    assert not await desk.park("w1", old)
+    assert (await desk.beat("w1", old)).lost == (old,)
+    owners = await desk.redis.xpending_range(desk.keys.stream("interactive"), GROUP, "-", "+", 9)
+    assert [owner["consumer"] for owner in owners] == [b"w2"], "its heartbeat did not steal the entry back"
+    assert await desk.finish("w2", new)
+
+
+async def test_never_more_than_there_is_room_for_and_the_oldest_first(desk):
+    await desk.enqueue("a", "b", "c")
+    await desk.enqueue("d", lane="bulk")
+    await desk.silence(*await desk.fetch())
+
+    assert [one.id for one in await desk.claim("w2", 2)] == ["a", "b"]
+    assert [one.id for one in await desk.claim("w3", 0)] == []
+    assert [one.id for one in await desk.claim("w3", 9)] == ["c", "d"]
+
+
+@pytest.mark.parametrize("fresh", [60, 620])
+async def test_silent_entries_behind_many_fresh_ones_are_found(desk, fresh):
+    """XAUTOCLAIM with COUNT 1 looks at ten pending entries a call; one free slot must be enough."""
+    await desk.enqueue(*(f"r{n}" for n in range(fresh)), "silent")
+    held = await desk.fetch("w1")
+    await desk.silence(held[-1])
+
+    assert [one.id for one in await desk.claim("w2", 1)] == ["silent"]
+
+
+async def test_what_took_down_too_many_workers_is_given_up(desk):
+    """`max_deaths` workers, not one more; it ends like any other request, and is put on the list."""
+    async with Ear(desk.redis, CHANNEL) as ear:
+        [held] = await desk.hold("a", worker="w0", channel=CHANNEL)
+        for attempt in (1, 2):
+            await desk.silence(held, owner=f"w{attempt - 1}")
+            [held] = await desk.claim(f"w{attempt}", max_deaths=3)
+        await desk.emit("w2", held, 0, 5)
+        await desk.silence(held, owner="w2")
+
+        assert await desk.claim("w3", max_deaths=3) == []
+        [end] = (await ear.frames())[-1:]
+    record = await desk.broker.record("m", "a")
+    letters = await desk.redis.xrange(desk.keys.dead_letters)
+    assert (end.at, end.end) == (1, POISONED)
+    assert (record.state, record.deaths, record.tokens) == ("failed", 3, 1)
+    assert [letter for _, letter in letters] == [{b"id": b"a", b"deaths": b"3", b"owner": b"w2"}]
+    assert not await desk.finish("w2", held, 1)
+    assert await desk.redis.xlen(desk.keys.stream("interactive")) == 0
+
+
+async def test_what_is_given_up_takes_nobodys_place(desk):
+    await desk.silence(*await desk.hold("poison", "good"))
+    await desk.set("poison", deaths=9)
+
+    assert [one.id for one in await desk.claim("w2", 1)] == ["good"]
+
+
+async def test_a_claimed_request_past_its_deadline_is_settled(desk):
+    async with Ear(desk.redis, CHANNEL) as ear:
+        [held] = await desk.hold("a", channel=CHANNEL)
+        await desk.silence(held)
+        await desk.set("a", deadline=1)
+
+        assert await desk.claim("w2") == []
+        assert await ear.ends() == {"a": "expired"}
+
+
+async def test_an_entry_whose_request_is_forgotten_is_dropped(desk):
+    await desk.silence(*await desk.hold("a"))
+    await desk.redis.delete(desk.keys.request("a"))
+
+    assert await desk.claim("w2") == []
+    assert await desk.redis.xlen(desk.keys.stream("interactive")) == 0
+    assert not await desk.redis.exists(desk.keys.request("a"))
+
+
+async def test_a_reply_that_was_lost_costs_a_lease_and_no_request(desk):
+    """The worker never knew of it, so it never renews it, and finds it again itself."""
+    await desk.silence(*await desk.hold("a"))
+
+    assert [one.id for one in await desk.claim("w1")] == ["a"]
+
+
+async def test_the_record_of_a_dead_worker_goes_once_it_is_empty(desk):
+    """Not before: the group forgets what a deleted consumer held. And never that of parked requests."""
+    held, parked, done = await desk.hold("a", "b", "c", worker="dead")
+    await desk.park("dead", parked)
+    [parked] = await desk.fetch("w2", total=1)
+    await desk.finish("w2", parked)
+    await desk.finish("dead", done)
+
+    async def only_the_living():
+        await desk.claim("w3", 0, lease_ms=1)
+        return "w2" not in await consumers(desk)
+
+    await wait_until(only_the_living, "the record of w2, which is empty, to be deleted")
+    assert await consumers(desk) >= {"dead", PARKED}
+    await desk.silence(held, owner="dead")
+    assert [one.id for one in await desk.claim("w3", MANY)] == ["a"]
+    await desk.claim("w3", 0, lease_ms=1)
+    assert PARKED in await consumers(desk)
