@@ -3,28 +3,28 @@
 from collections.abc import Callable
 
 from shared.errors import ConfigError
-from shared.settings import WorkerSettings
+from shared.settings import Settings
 from worker.engine import Engine
 
 
-def _echo(settings: WorkerSettings) -> Engine:
+def _echo(settings: Settings) -> Engine:
     from worker.engines.echo import EchoEngine
 
-    return EchoEngine(settings)
+    return EchoEngine(settings.worker)
 
 
-def _continuous(settings: WorkerSettings) -> Engine:
+def _continuous(settings: Settings) -> Engine:
     from worker.engines.continuous.engine import ContinuousEngine
 
-    return ContinuousEngine.load(settings)
+    return ContinuousEngine.load(settings.worker, settings.cache_dir)
 
 
-FACTORIES: dict[str, Callable[[WorkerSettings], Engine]] = {"echo": _echo, "continuous": _continuous}
+FACTORIES: dict[str, Callable[[Settings], Engine]] = {"echo": _echo, "continuous": _continuous}
 
 
-def create(settings: WorkerSettings) -> Engine:
+def create(settings: Settings) -> Engine:
     """The engine that the settings name, loaded and warm; ConfigError if there is none of that name."""
-    factory = FACTORIES.get(settings.engine)
+    factory = FACTORIES.get(settings.worker.engine)
     if factory is None:
-        raise ConfigError(f"unknown engine {settings.engine!r}; there are: {', '.join(sorted(FACTORIES))}")
+        raise ConfigError(f"unknown engine {settings.worker.engine!r}; there are: {', '.join(sorted(FACTORIES))}")
     return factory(settings)

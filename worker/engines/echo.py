@@ -1,0 +1,171 @@
+"""EchoEngine: answers with the caller's own words, at a set pace. No model.
+
+A token is a word with the blanks before it, and its id is the word's place in the answer's text, so
+that an answer can be continued from any of its tokens.
+"""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shared.errors import InvalidRequest
+from shared.settings import WorkerSettings
+from shared.wire import GenerateRequest, Outcome, Usage
+from worker.engine import Ended, Event, Progressed, Work
+from worker.engines.limits import output_limit, refusal
+from worker.engines.stops import StopMatcher
+
+WORD = re.compile(r"\s*\S+|\s+")
+
+
+@dataclass(slots=True)
+class _Answer:
+    """One request's answer, as far as it has come."""
+
+    id: str
+    words: Sequence[str]
+    prompt_tokens: int
+    total: int
+    """Tokens that it has if no stop string cuts it."""
+    is_cut: bool
+    """It ends there because of a limit, not because the words are over."""
+    unseen: int
+    """Tokens still to be "read"; one: it decodes."""
+    stops: StopMatcher | None
+    produced: int = 0
+    outcome: Outcome | None = None
+
+    def advance(self) -> Progressed:
+        """The next token; sets `outcome` with the last."""
+        token = self.produced % len(self.words)
+        text = self.words[token]
+        self.produced += 1
+        if self.stops is not None:
+            text = self.stops.feed(text)
+            if self.produced == self.total:
+                text += self.stops.flush()
+        if self.produced == self.total or (self.stops is not None and self.stops.is_stopped):
+            self.end()
+        return Progressed(self.id, (token,), text)
+
+    def end(self) -> None:
+        is_stopped = self.stops is not None and self.stops.is_stopped
+        usage = Usage(prompt_tokens=self.prompt_tokens, completion_tokens=self.produced)
+        self.outcome = Outcome(state="done", reason="length" if self.is_cut and not is_stopped else "stop", usage=usage)
+
+
+class EchoEngine:
+    """A first-class engine for tests and scale runs: it keeps every rule of the contract and costs what it is told."""
+
+    def __init__(self, settings: WorkerSettings, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.model = settings.model_name
+        self.slots = settings.slots
+        self.max_model_len = settings.max_model_len
+        self._prefill_chunk_tokens = settings.prefill_chunk_tokens
+        self._pace = settings.echo
+        self._sleep = sleep
+        self._running: dict[str, _Answer] = {}
+        self._settled: dict[str, Outcome] = {}
+
+    @property
+    def free_slots(self) -> int:
+        return self.slots - len(self._running) - len(self._settled)
+
+    def add(self, work: Work) -> None:
+        assert work.id not in self._running, "the id is held already"
+        assert work.id not in self._settled, "the id is held already"
+        assert self.free_slots > 0, "add() without a free slot"
+        try:
+            answer = self._answer(work)
+        except InvalidRequest as error:
+            self._settled[work.id] = refusal(error)
+            return
+        if answer.total == 0:
+            answer.end()
+        for _ in work.prior_ids:
+            if answer.outcome is None:
+                answer.advance()
+        if answer.outcome is None:
+            self._running[work.id] = answer
+        else:
+            self._settled[work.id] = answer.outcome
+
+    def cancel(self, request_id: str) -> None:
+        self._running.pop(request_id, None)
+        self._settled.pop(request_id, None)
+
+    def step(self) -> Sequence[Event]:
+        events: list[Event] = [Ended(request_id, outcome) for request_id, outcome in self._settled.items()]
+        self._settled.clear()
+        if not self._running:
+            return events
+        for answer in self._read():
+            events.append(answer.advance())
+            if answer.outcome is not None:
+                del self._running[answer.id]
+                events.append(Ended(answer.id, answer.outcome))
+        return events
+
+    def close(self) -> None:
+        self._running.clear()
+        self._settled.clear()
+
+    def _read(self) -> list[_Answer]:
+        """Let each answer see what the step allows, in the time that takes; returns those that have seen all."""
+        left = self._prefill_chunk_tokens
+        decodes, ready = 0, []
+        for answer in self._running.values():
+            if answer.unseen == 1:
+                decodes += 1
+                ready.append(answer)
+            elif left > 0:
+                seen = min(answer.unseen, left)
+                left -= seen
+                answer.unseen -= seen
+                if answer.unseen == 0:
+                    answer.unseen = 1  # the token that it is about to produce
+                    ready.append(answer)
+        prefilled = self._prefill_chunk_tokens - left
+        cost_ms = self._pace.step_ms + self._pace.decode_ms * decodes + self._pace.prefill_ms * prefilled
+        if cost_ms > 0:
+            self._sleep(cost_ms / 1000)
+        return ready
+
+    def _answer(self, work: Work) -> _Answer:
+        request = work.request
+        words, prompt_tokens = _words(request)
+        limit = output_limit(request, prompt_tokens, self.max_model_len)
+        is_cut = request.sampling.ignore_eos or limit <= len(words)
+        stops = request.sampling.stop
+        return _Answer(
+            id=work.id,
+            words=words,
+            prompt_tokens=prompt_tokens,
+            total=limit if is_cut else len(words),
+            is_cut=is_cut,
+            unseen=prompt_tokens + len(work.prior_ids),
+            stops=StopMatcher(stops) if stops else None,
+        )
+
+
+def _words(request: GenerateRequest) -> tuple[list[str], int]:
+    """The words to answer with, one at least; and the number of words of the whole prompt."""
+    if request.messages is None:
+        prompt = request.prompt or ""
+        text = prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
+        words = WORD.findall(text)
+        return words or [""], len(words)
+    contents = [_content(message) for message in request.messages]
+    roles = [message.get("role") for message in request.messages]
+    last = len(roles) - 1 - roles[::-1].index("user") if "user" in roles else len(roles) - 1
+    counted = sum(len(WORD.findall(content)) for content in contents)
+    # A chat is never empty to a model: its template adds tokens of its own.
+    return WORD.findall(contents[last] if contents else "") or [""], max(counted, len(contents[:1]))
+
+
+def _content(message: dict[str, object]) -> str:
+    content = message.get("content") or ""
+    if not isinstance(content, str):
+        raise InvalidRequest("The content of a message must be text.", param="messages")
+    return content

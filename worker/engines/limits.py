@@ -1,0 +1,35 @@
+"""Limits: how many tokens a request may produce within the context."""
+
+from shared.errors import InvalidRequest
+from shared.wire import ErrorInfo, GenerateRequest, Outcome
+
+TOO_LONG = "context_length_exceeded"
+
+
+def source(request: GenerateRequest) -> str:
+    """The field that the prompt comes from."""
+    return "messages" if request.messages is not None else "prompt"
+
+
+def output_limit(request: GenerateRequest, prompt_tokens: int, max_model_len: int) -> int:
+    """Tokens that the request may produce; InvalidRequest if its prompt is empty or does not fit."""
+    param = source(request)
+    if prompt_tokens == 0:
+        raise InvalidRequest("The prompt has no tokens.", param=param)
+    context = f"This model's maximum context length is {max_model_len} tokens."
+    if prompt_tokens >= max_model_len:
+        problem = f"However, the {param} resulted in {prompt_tokens} tokens, which leaves no room for an answer."
+        raise InvalidRequest(f"{context} {problem}", param=param, code=TOO_LONG)
+    wanted = request.sampling.max_tokens
+    if wanted is None:
+        return max_model_len - prompt_tokens
+    if prompt_tokens + wanted > max_model_len:
+        parts = f"({prompt_tokens} in the {param}, {wanted} in the completion)"
+        problem = f"However, you requested {prompt_tokens + wanted} tokens {parts}."
+        raise InvalidRequest(f"{context} {problem}", param=param, code=TOO_LONG)
+    return wanted
+
+
+def refusal(error: InvalidRequest) -> Outcome:
+    """The outcome of a request that cannot be served as it is."""
+    return Outcome(state="failed", error=ErrorInfo(code=error.code, message=error.message, param=error.param))
