@@ -1,11 +1,12 @@
-"""Desks over each store that the contract must hold on."""
+"""Desks over each store that the contract must hold on; the real engine, loaded once."""
 
 import fakeredis
 import pytest
 
 from shared.connection import connect
-from shared.settings import RedisSettings
+from shared.settings import RedisSettings, WorkerSettings, load
 from tests.support.desk import Desk
+from tests.support.engines import MAX_MODEL_LEN, SLOTS
 from tests.support.stores import emptied
 
 
@@ -27,3 +28,15 @@ async def real_desk(request):
     """On the real server only: processes, memory, persistence and pub/sub connections are nothing to emulate."""
     async with emptied(client_of("valkey", request)) as client:
         yield Desk(client)
+
+
+@pytest.fixture(scope="session")
+def continuous():
+    pytest.importorskip("torch")
+    from worker.engines.continuous.engine import ContinuousEngine
+
+    # One thread: several wait for each other at every operation, which takes for ever on a machine that is busy.
+    settings = WorkerSettings(slots=SLOTS, max_model_len=MAX_MODEL_LEN, prefill_chunk_tokens=24, threads=1)
+    made = ContinuousEngine.load(settings, load().cache_dir)
+    yield made
+    made.close()

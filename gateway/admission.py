@@ -1,0 +1,147 @@
+"""Admission: may this request enter, on which lane, and for how long. Decided before any header is sent."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.catalogue import Catalogue
+from gateway.follower import Follower
+from gateway.metrics import Metrics
+from gateway.openai.translate import cost_tokens
+from gateway.relay import Relay
+from shared import wire
+from shared.broker import Broker, Submission
+from shared.errors import BrokerUnavailable, InvalidRequest, LaneFull
+from shared.lanes import BULK, INTERACTIVE, Lane
+
+DEADLINE_HEADER = "x-busway-deadline-ms"
+READ_TIMEOUT_HEADER = "x-stainless-read-timeout"
+MAX_DEADLINE_MS = 2**53
+
+TIER_LANES = {"flex": BULK, "priority": INTERACTIVE, "fast": INTERACTIVE}
+DEFAULT_TIERS = frozenset({"auto", "default", "scale"})
+LANE_TIERS = {BULK: "flex"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a client asks for."""
+
+    id: str
+    model: str
+    request: wire.GenerateRequest
+    service_tier: str | None
+    stream: bool
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that waits in a lane."""
+
+    follower: Follower
+    tier: str
+    """The service tier that was really used, in OpenAI's words."""
+    deadline_s: float
+    queue_timeout_s: float
+    ahead: int
+    """Requests before it in its lane."""
+
+
+class Admission:
+    """Lets requests into lanes."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        relay: Relay,
+        catalogue: Catalogue,
+        metrics: Metrics,
+        *,
+        lanes: dict[str, Lane],
+        default_lane: str,
+    ) -> None:
+        self._broker = broker
+        self._relay = relay
+        self._catalogue = catalogue
+        self._metrics = metrics
+        self._lanes = lanes
+        self._default_lane = default_lane
+
+    async def admit(self, ask: Ask) -> Admitted:
+        """Queue it and follow it; a BuswayError says why not."""
+        if not self._relay.listening:
+            raise BrokerUnavailable("Redis does not answer.")
+        await self._catalogue.find(ask.model)
+        name = self.lane_of(ask.service_tier)
+        lane = self._lanes[name]
+        deadline_ms = min(int(lane.deadline_s * 1000), asked_deadline_ms(ask.headers, stream=ask.stream))
+        follower = Follower(ask.id, ask.model, name, wakes_on_text=ask.stream)
+        ahead = await self._enqueue(ask, follower, lane, deadline_ms)
+        return Admitted(
+            follower=follower,
+            tier=LANE_TIERS.get(name, "default"),
+            deadline_s=deadline_ms / 1000,
+            queue_timeout_s=lane.queue_timeout_s,
+            ahead=ahead,
+        )
+
+    def lane_of(self, tier: str | None) -> str:
+        """The lane of a service tier, or of a lane's own name; InvalidRequest if it is neither."""
+        if tier is None or tier in DEFAULT_TIERS:
+            return self._default_lane
+        lane = TIER_LANES.get(tier, tier)
+        if lane not in self._lanes:
+            known = ", ".join(sorted({*DEFAULT_TIERS, *TIER_LANES, *self._lanes}))
+            raise InvalidRequest(f"service_tier must be one of {known}.", param="service_tier")
+        return lane
+
+    async def _enqueue(self, ask: Ask, follower: Follower, lane: Lane, deadline_ms: int) -> int:
+        submission = Submission(
+            id=ask.id,
+            model=ask.model,
+            lane=follower.lane,
+            request=ask.request,
+            cost_tokens=cost_tokens(ask.request),
+            channel=self._relay.channel,
+            deadline_ms=deadline_ms,
+        )
+        losses = self._relay.follow(follower)
+        try:
+            ahead = await self._broker.enqueue(submission, lane)
+        except LaneFull:
+            self._metrics.lane_full.labels(follower.lane).inc()
+            self._relay.drop(follower)
+            raise
+        except BaseException:
+            self._relay.release(follower)  # it may have got in: only the reply is missing
+            raise
+        self._relay.accept(follower, losses)
+        return ahead
+
+
+def asked_deadline_ms(headers: Mapping[str, str], *, stream: bool) -> int:
+    """The client's own deadline; InvalidRequest if it is not a positive number.
+
+    A client that waits in silence for a whole answer gives up at its read timeout and asks again. The end
+    must reach it before. A stream is never silent for long, so there the timeout says nothing.
+    """
+    deadline_ms = MAX_DEADLINE_MS
+    if DEADLINE_HEADER in headers:
+        text = headers[DEADLINE_HEADER]
+        if not (text.isascii() and text.isdigit() and 0 < len(text) < 16 and int(text) > 0):
+            raise InvalidRequest(f"{DEADLINE_HEADER} must be a positive number of milliseconds.", param=DEADLINE_HEADER)
+        deadline_ms = int(text)
+    if not stream:
+        timeout_s = _seconds(headers.get(READ_TIMEOUT_HEADER, ""))
+        if timeout_s is not None:
+            deadline_ms = min(deadline_ms, max(1, int(1000 * (timeout_s - min(1.0, timeout_s / 10)))))
+    return deadline_ms
+
+
+def _seconds(text: str) -> float | None:
+    """A client may also say `None` or `not_given` there."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return seconds if 0 < seconds < 1e9 else None

@@ -1,0 +1,94 @@
+"""The catalogue: which models the fleet serves, as of the last look."""
+
+import asyncio
+import time
+
+import structlog
+
+from shared.broker import Broker, ServedModel
+from shared.errors import BrokerUnavailable, ModelNotFound, NoWorkers
+
+POLL_S = 0.5
+FRESH_S = 3.0
+LOOK_AGAIN_S = 0.2
+ABSENT_RETRY_S = 5
+
+log = structlog.get_logger()
+
+
+class Catalogue:
+    """Asks the broker twice a second; while Redis is away the last answer stands."""
+
+    def __init__(self, broker: Broker, lanes: list[str], *, absent_grace_s: float) -> None:
+        self._broker = broker
+        self._lanes = lanes
+        self._absent_grace_s = absent_grace_s
+        self._by_name: dict[str, ServedModel] = {}
+        self._looked_at: float | None = None
+        self._look = asyncio.Lock()
+        self.depths: dict[str, dict[str, int]] = {}
+        """Requests in each lane of each model."""
+
+    @property
+    def models(self) -> list[ServedModel]:
+        return list(self._by_name.values())
+
+    @property
+    def fresh(self) -> bool:
+        """Redis has answered within the last seconds."""
+        return self._looked_at is not None and time.monotonic() - self._looked_at < FRESH_S
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        reachable = True
+        while True:
+            try:
+                await self.refresh()
+                if not reachable:
+                    log.info("catalogue.reachable")
+                reachable = True
+            except BrokerUnavailable as error:
+                if reachable:
+                    log.warning("catalogue.unreachable", error=str(error))
+                reachable = False
+            except Exception:
+                log.exception("catalogue.failed")
+            await asyncio.sleep(POLL_S)
+
+    async def refresh(self, *, older_than_s: float = 0.0) -> None:
+        """Look now, unless somebody did so a moment ago."""
+        async with self._look:
+            if self._looked_at is not None and time.monotonic() - self._looked_at < older_than_s:
+                return
+            found = {model.name: model for model in await self._broker.models()}
+            self.depths = {name: await self._broker.lane_depths(name, self._lanes) for name in found}
+            self._by_name = found
+            self._looked_at = time.monotonic()
+
+    async def offered(self) -> list[ServedModel]:
+        """The models that a request may ask for; BrokerUnavailable if Redis has never answered."""
+        if self._looked_at is None:
+            await self.refresh()
+        return [model for model in self.models if live(model) or model.seen_s_ago <= self._absent_grace_s]
+
+    async def find(self, name: str) -> ServedModel:
+        """The model; ModelNotFound if the fleet does not know it, NoWorkers if nobody has served it for too long."""
+        if name not in self._by_name:
+            await self.refresh(older_than_s=LOOK_AGAIN_S)  # it may have come up since
+        model = self._by_name.get(name)
+        if model is None:
+            raise ModelNotFound(f"The model {name[:200]!r} does not exist.", param="model")
+        if not live(model) and model.seen_s_ago > self._absent_grace_s:
+            raise NoWorkers(f"No worker serves {name} now.", retry_after_s=ABSENT_RETRY_S)
+        return model
+
+
+def live(model: ServedModel) -> bool:
+    """Some worker serves it and goes on serving it."""
+    return any(worker.get("draining", "0") in ("", "0") for worker in model.workers)
+
+
+def max_model_len(model: ServedModel) -> int | None:
+    """The smallest that its workers say; None if they do not."""
+    lengths = [int(text) for worker in model.workers if (text := worker.get("max_model_len", "")).isdigit()]
+    return min(lengths, default=None)

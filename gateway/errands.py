@@ -1,0 +1,52 @@
+"""Errands: short background work that outlives the request it is for, but not the process."""
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+import structlog
+
+CANCEL_AGAIN_S = 0.1
+
+log = structlog.get_logger()
+
+
+async def stop(tasks: Iterable["asyncio.Task[Any]"]) -> None:
+    """Cancel until all are done.
+
+    Once is not enough: in Python 3.11 `asyncio.wait_for`, through which redis-py sends every command, swallows
+    a cancellation that comes together with its result. (A TaskGroup cancels once: do not put such tasks in one.)
+    """
+    left = [task for task in tasks if not task.done()]
+    while left:
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
+        left = [task for task in left if not task.done()]
+
+
+class Errands:
+    """Every task is held, its failure is told, and `close` waits for what is under way."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def send(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Start it now."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._returned)
+
+    async def close(self, within_s: float) -> None:
+        """Wait for all of them, then cancel the rest."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=within_s)
+        await stop(self._tasks)
+
+    def _returned(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("errand.failed", errand=task.get_name(), exc_info=error)

@@ -1,0 +1,158 @@
+"""A follower: one reader of one request's answer, exact whatever order or number the frames arrive in."""
+
+import asyncio
+import enum
+import time
+from collections.abc import Callable, Sequence
+
+from shared.broker import Record
+from shared.wire import TERMINAL, ErrorInfo, Frame, Outcome
+
+MAX_UNREAD_CHARS = 256 * 1024
+MAX_HELD_BACK = 256
+
+LOST = Outcome(
+    state="failed", error=ErrorInfo(code="request_lost", message="The broker lost the request; send it again.")
+)
+
+
+class Verdict(enum.Enum):
+    """What became of a frame."""
+
+    TAKEN = enum.auto()
+    DUPLICATE = enum.auto()
+    STALE = enum.auto()
+    GAP = enum.auto()
+
+
+class Follower:
+    """Holds what has arrived and is not yet read. No input or output of its own; never blocks who offers frames.
+
+    A frame is taken only if it starts at the token after the last one held. Of a frame that starts later
+    is known that the log holds what is missing: write-ahead is the contract. `catch_up` fills it in.
+    """
+
+    __slots__ = (
+        "_held_back", "_parts", "_unread_chars", "_wake", "accepted", "attempt", "first_token_at", "gone", "id", "lane",
+        "model", "on_stall", "outcome", "quiet", "repairing", "tokens", "wakes_on_text", "wanted", "writing",
+    )  # fmt: skip
+
+    def __init__(self, request_id: str, model: str, lane: str, *, wakes_on_text: bool = True) -> None:
+        self.id = request_id
+        self.model = model
+        self.lane = lane
+        self.wakes_on_text = wakes_on_text
+        """False: the reader wants the whole answer, so only the end is worth waking it for."""
+        self.accepted = False
+        """The broker has the request: only then can it be missing."""
+        self.tokens = 0
+        self.attempt = 0
+        """The newest that was heard of."""
+        self.wanted = 0
+        """Tokens that are known to be in the log."""
+        self.outcome: Outcome | None = None
+        self.gone = False
+        """The client left."""
+        self.writing = False
+        """The reader waits for its client's connection to take what it was given."""
+        self.on_stall: Callable[[], None] | None = None
+        self.first_token_at: float | None = None
+        self.quiet = 0
+        """Sweeps since the last frame."""
+        self.repairing = False
+        self._parts: list[str] = []
+        self._unread_chars = 0
+        self._held_back: list[Frame] = []
+        self._wake = asyncio.Event()
+
+    def offer(self, frame: Frame) -> Verdict:
+        """Take, drop or hold back a frame that was published."""
+        if self.outcome is not None:
+            return Verdict.DUPLICATE
+        if frame.attempt < self.attempt:
+            return Verdict.STALE
+        self.attempt = frame.attempt
+        self.quiet = 0
+        if frame.at > self.tokens:
+            self.wanted = max(self.wanted, frame.at)
+            self._hold_back(frame)
+            return Verdict.GAP
+        if frame.end is not None:
+            self.end(frame.end)
+            return Verdict.TAKEN
+        if frame.at < self.tokens or not frame.ids:
+            return Verdict.DUPLICATE
+        self._take(frame)
+        return Verdict.TAKEN
+
+    def catch_up(self, logged: Sequence[Frame], record: Record | None, *, wanted: int) -> None:
+        """Fill in what the log and the record say; if they lack what was `wanted` when they were read, it is lost.
+
+        The log is the truth: what an older attempt wrote there, the newer one built upon.
+        """
+        if self.outcome is not None:
+            return
+        self.quiet = 0
+        if record is None:
+            self.end(LOST)
+            return
+        for frame in logged:
+            if frame.at == self.tokens and frame.ids:
+                self._take(frame)
+        ended = record.state in TERMINAL
+        if self.tokens < max(wanted, (record.tokens or 0) if ended else 0):
+            self.end(LOST)
+        elif ended:
+            self.end(record.outcome or LOST)
+        else:
+            held_back, self._held_back = self._held_back, []
+            for frame in held_back:
+                self.offer(frame)
+
+    def end(self, outcome: Outcome) -> None:
+        """The end, unless there was one already."""
+        if self.outcome is None:
+            self.outcome = outcome
+            self._held_back = []
+            self._wake.set()
+
+    def leave(self) -> None:
+        """The client is gone."""
+        self.gone = True
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Let the reader look around."""
+        self._wake.set()
+
+    async def changed(self) -> None:
+        """Until there may be something to read."""
+        await self._wake.wait()
+        self._wake.clear()
+
+    def read(self) -> list[str]:
+        """The pieces of text that have arrived since the last call."""
+        parts = self._parts
+        if parts:
+            self._parts = []
+            self._unread_chars = 0
+        return parts
+
+    def _take(self, frame: Frame) -> None:
+        if self.first_token_at is None:
+            self.first_token_at = time.monotonic()
+        self.tokens += len(frame.ids)
+        if not frame.text:
+            return
+        self._parts.append(frame.text)
+        if not self.wakes_on_text:
+            return  # the whole answer is kept here; the model's context bounds it
+        self._unread_chars += len(frame.text)
+        self._wake.set()
+        if self.writing and self._unread_chars > MAX_UNREAD_CHARS and self.on_stall is not None:
+            self.on_stall()
+
+    def _hold_back(self, frame: Frame) -> None:
+        if len(self._held_back) >= MAX_HELD_BACK:
+            self._held_back = []  # the log has them too
+        self._held_back.append(frame)

@@ -1,0 +1,104 @@
+"""Fields that may be written in several ways, brought into one."""
+
+import re
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+MAX_STOPS = 4
+MAX_TOKEN_ID = 2**31 - 1
+MAX_DEPTH = 16
+# These are ours: a client that set them could run its own template in the worker, or break its caller.
+RESERVED_KWARGS = frozenset({
+    "chat_template", "tokenize", "tokenizer", "conversation", "messages", "add_generation_prompt",
+    "continue_final_message", "tools", "documents", "padding", "truncation", "max_length", "return_tensors",
+    "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs",
+})  # fmt: skip
+
+_PART_TYPE = re.compile(r"[a-z_]{1,40}")
+
+
+def wrong(message: str) -> PydanticCustomError:
+    """The value is not one that the field may have."""
+    return PydanticCustomError("invalid_value", "{message}", {"message": message})
+
+
+def unsupported(message: str, *, kind: str = "unsupported") -> PydanticCustomError:
+    """The value may be right elsewhere, but not here."""
+    return PydanticCustomError(kind, "{message}", {"message": message})  # type: ignore[arg-type]
+
+
+def flat_content(content: Any) -> str | None:
+    """A message's content as text; the parts of a list become lines."""
+    if content is None or isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not content:
+        raise wrong("must be a string or a non-empty list of parts")
+    return "\n".join(_part_text(part) for part in content)
+
+
+def _part_text(part: Any) -> str:
+    if not isinstance(part, dict):
+        raise wrong("each part must be an object")
+    kind = part.get("type")
+    if kind != "text":
+        named = kind if isinstance(kind, str) and _PART_TYPE.fullmatch(kind) else "unknown"
+        raise unsupported(f"parts of type {named} are not supported; only text is")
+    if not isinstance(part.get("text"), str):
+        raise wrong("a part of type text must have a text")
+    return part["text"]
+
+
+def stop_strings(stop: Any) -> tuple[str, ...]:
+    """A string or up to four; none of them empty, because the empty string is everywhere."""
+    stops = [stop] if isinstance(stop, str) else stop
+    if not isinstance(stops, list) or not all(isinstance(one, str) for one in stops):
+        raise wrong("must be a string or a list of strings")
+    if len(stops) > MAX_STOPS:
+        raise wrong(f"at most {MAX_STOPS} strings")
+    if "" in stops:
+        raise wrong("an empty string cannot stop anything")
+    return tuple(stops)
+
+
+def one_prompt(prompt: Any) -> str | tuple[int, ...]:
+    """Text or token ids; a list of one prompt is that prompt."""
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+        if len(prompt) > 1:
+            raise unsupported("several prompts in one request are not supported", kind="unsupported_parameter")
+        prompt = prompt[0]
+    if not prompt or not isinstance(prompt, str | list):
+        raise wrong("must be a non-empty string or a non-empty list of token ids")
+    if isinstance(prompt, str):
+        return prompt
+    if not all(type(token) is int and 0 <= token <= MAX_TOKEN_ID for token in prompt):
+        raise wrong("token ids must be integers, 0 or more")
+    return tuple(prompt)
+
+
+def template_kwargs(kwargs: Any) -> dict[str, Any]:
+    """What a chat template may be given: plain, shallow values under names that are not ours."""
+    if not isinstance(kwargs, dict):
+        raise wrong("must be an object")
+    for name in kwargs:
+        if name in RESERVED_KWARGS:
+            raise unsupported(f"{name} cannot be set", kind="unsupported_parameter")
+        if not name.isidentifier() or not name.isascii():
+            raise wrong("each name must be an identifier")
+    if _deeper_than(kwargs, MAX_DEPTH):
+        raise wrong(f"nested more than {MAX_DEPTH} levels")
+    return kwargs
+
+
+def _deeper_than(value: Any, levels: int) -> bool:
+    layer = [value]
+    for _ in range(levels):
+        layer = [
+            inner
+            for outer in layer
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not layer:
+            return False
+    return True

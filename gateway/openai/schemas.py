@@ -1,0 +1,125 @@
+"""Request bodies as OpenAI and its imitators write them.
+
+An explicit null is as good as an absent field. What would change the answer but is not built is
+refused; what would not is ignored, and the answer says so in a header.
+"""
+
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
+
+from gateway.openai import policy
+from gateway.openai.fields import flat_content, one_prompt, stop_strings, template_kwargs, wrong
+from shared.errors import InvalidRequest
+
+MAX_TOKENS = 2**31 - 1
+INT64 = 2**63
+
+B = TypeVar("B", bound="Body")
+
+
+class Part(BaseModel):
+    """Something that a body holds. Numbers are numbers: neither "0.5" nor true is one."""
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+
+
+class StreamOptions(Part):
+    include_usage: bool | None = None
+
+
+class Body(Part):
+    """What chat and completions share."""
+
+    model: str = Field(min_length=1)
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    max_tokens: int | None = Field(default=None, ge=1, le=MAX_TOKENS)
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=MAX_TOKENS)
+    temperature: float = Field(default=1.0, ge=0, le=2)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=-1, le=MAX_TOKENS)
+    seed: int | None = Field(default=None, ge=-INT64, lt=INT64)
+    stop: Annotated[tuple[str, ...], PlainValidator(stop_strings)] = ()
+    ignore_eos: bool = False
+    service_tier: str | None = None
+
+    @property
+    def token_limit(self) -> int | None:
+        """Tokens to produce at most; the newer name wins if both are given."""
+        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+    @property
+    def include_usage(self) -> bool:
+        return bool(self.stream_options.include_usage)
+
+
+class Function(Part):
+    name: str
+    arguments: str
+
+
+class ToolCall(Part):
+    id: str
+    function: Function
+    type: Literal["function"] = "function"
+
+
+class Message(Part):
+    """One turn of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str | None, BeforeValidator(flat_content)] = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "Message":
+        """Only an assistant that called tools may have no content."""
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise wrong(f"a message of role {self.role} must have content, which may be empty")
+        return self
+
+
+class ChatBody(Body):
+    """POST /v1/chat/completions."""
+
+    messages: list[Message] = Field(min_length=1)
+    chat_template_kwargs: Annotated[dict[str, Any], PlainValidator(template_kwargs)] = {}
+
+
+class CompletionBody(Body):
+    """POST /v1/completions."""
+
+    prompt: Annotated[str | tuple[int, ...], PlainValidator(one_prompt)]
+    max_tokens: int | None = Field(default=16, ge=1, le=MAX_TOKENS)
+
+
+def parse(raw: bytes, kind: type[B]) -> tuple[B, list[str]]:
+    """The body, and the names of fields that have no effect here; InvalidRequest that names the first wrong one."""
+    try:
+        given = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"The body is not valid JSON: {error}", code="invalid_json") from error
+    if not isinstance(given, dict):
+        raise InvalidRequest("The body must be a JSON object.", code="invalid_json")
+    fields = {name: value for name, value in given.items() if value is not None}
+    policy.refuse_unsupported(fields)
+    try:
+        body = kind.model_validate(fields)
+    except ValidationError as error:
+        raise _first_problem(error) from error
+    known = kind.model_fields.keys() | policy.NEUTRAL.keys() | policy.WITHOUT_EFFECT
+    return body, [name for name in fields if name not in known]
+
+
+def _first_problem(error: ValidationError) -> InvalidRequest:
+    problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).lstrip(".")
+    kind = problem["type"]
+    code = {"missing": "missing_required_parameter", "unsupported": "unsupported_value"}.get(kind, "invalid_value")
+    if kind == "unsupported_parameter":
+        code = kind
+    return InvalidRequest(f"{param}: {problem['msg']}", param=param, code=code)

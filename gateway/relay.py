@@ -1,0 +1,201 @@
+"""The relay: hears this process's channel and hands every frame to who follows its request."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+from redis.asyncio import Redis
+
+from gateway.errands import Errands
+from gateway.follower import LOST, Follower, Verdict
+from gateway.metrics import Metrics
+from shared import ids, keys, wire
+from shared.broker import CANCELLED, EXPIRED, Broker
+from shared.errors import BrokerUnavailable, WireError
+from shared.subscriber import Subscriber
+
+SWEEP_S = 1.0
+QUIET_SWEEPS = 5
+PROBES_PER_SWEEP = 100
+PROBES_AT_ONCE = 8
+CANCEL_RETRIES_S = (0.2, 1.0, 5.0)
+CLOSE_S = 2.0
+RESTART_S = 0.5
+
+log = structlog.get_logger()
+
+
+class Relay:
+    """All followers of one process, one subscription for them, and the means to make good what it missed."""
+
+    def __init__(self, broker: Broker, listener: Redis, metrics: Metrics) -> None:
+        self.channel = keys.gateway_channel(ids.boot_id())
+        self._broker = broker
+        self._metrics = metrics
+        self._followers: dict[str, Follower] = {}
+        self._errands = Errands()
+        self._probes = asyncio.Semaphore(PROBES_AT_ONCE)
+        self._subscriber = Subscriber(
+            listener, [self.channel], on_message=self._hear, on_resubscribed=self._on_resubscribed
+        )
+        self._losses = 0
+        """Times at which something may have been missed."""
+
+    @property
+    def listening(self) -> bool:
+        """The channel has been subscribed; before that no request may be accepted."""
+        return self._subscriber.ready.is_set()
+
+    def count_dropped(self) -> None:
+        self._metrics.dropped.inc()
+
+    @property
+    def followers(self) -> int:
+        return len(self._followers)
+
+    def loops(self) -> list[Coroutine[Any, Any, None]]:
+        """What must run all the time."""
+        return [self._again(self._subscriber.run), self._again(self._sweep)]
+
+    async def close(self) -> None:
+        """Let errands end: cancels that are on their way."""
+        await self._errands.close(CLOSE_S)
+
+    def follow(self, follower: Follower) -> int:
+        """Route frames to it from now on; must come before the request enters a lane. Returns what `accept` needs."""
+        self._followers[follower.id] = follower
+        self._metrics.in_flight.labels(follower.lane).inc()
+        return self._losses
+
+    def accept(self, follower: Follower, losses: int) -> None:
+        """The broker has taken the request."""
+        follower.accepted = True
+        if losses != self._losses:
+            self._repair(follower)
+
+    def release(self, follower: Follower) -> None:
+        """Nobody reads it any more. What has not ended is cancelled, once."""
+        if self._followers.pop(follower.id, None) is None:
+            return
+        self._metrics.in_flight.labels(follower.lane).dec()
+        if follower.outcome is None:
+            self._send_cancel(follower, CANCELLED, "disconnect")
+
+    def drop(self, follower: Follower) -> None:
+        """Forget one whose request was refused."""
+        if self._followers.pop(follower.id, None) is not None:
+            self._metrics.in_flight.labels(follower.lane).dec()
+
+    def give_up(self, follower: Follower, outcome: wire.Outcome, reason: str) -> None:
+        """End it here and now, and take its request back."""
+        if follower.outcome is None:
+            follower.end(outcome)
+            self._send_cancel(follower, EXPIRED if outcome is EXPIRED else CANCELLED, reason)
+
+    def give_up_all(self, outcome: wire.Outcome, reason: str) -> None:
+        for follower in list(self._followers.values()):
+            self.give_up(follower, outcome, reason)
+
+    def give_up_if_queued(self, follower: Follower) -> None:
+        """Its time in the queue is over: give it up unless a worker has taken it."""
+        if follower.outcome is None and follower.tokens == 0:
+            self._errands.send("queue-timeout", self._look_in_queue(follower))
+
+    def _hear(self, _channel: str, body: bytes) -> None:
+        try:
+            frames = wire.decode(body, wire.Frames).frames
+        except WireError as error:
+            log.warning("frames.unreadable", error=str(error))
+            return
+        followers = self._followers
+        for frame in frames:
+            follower = followers.get(frame.id)
+            if follower is not None:
+                verdict = follower.offer(frame)
+                if verdict is not Verdict.TAKEN:
+                    self._metrics.odd_frames[verdict].inc()
+                    if verdict is Verdict.GAP:
+                        self._repair(follower)
+
+    def _on_resubscribed(self) -> None:
+        self._losses += 1
+        self._metrics.resubscribes.inc()
+        log.info("relay.resubscribed", followers=len(self._followers))
+        for follower in list(self._followers.values()):
+            self._repair(follower)
+
+    def _repair(self, follower: Follower) -> None:
+        if follower.accepted and follower.outcome is None and not follower.repairing:
+            follower.repairing = True
+            self._errands.send("repair", self._catch_up(follower))
+
+    async def _catch_up(self, follower: Follower) -> None:
+        """Until the follower holds all that is known to exist."""
+        try:
+            while follower.outcome is None and follower.id in self._followers:
+                async with self._probes:
+                    wanted, after = follower.wanted, follower.tokens
+                    record = await self._broker.record(follower.model, follower.id)
+                    started = record is not None and record.attempt > 0
+                    logged = await self._broker.replay(follower.model, follower.id, after) if started else []
+                follower.catch_up(logged, record, wanted=wanted)
+                if follower.tokens > after:
+                    self._metrics.gaps_filled.inc()
+                if follower.tokens >= follower.wanted:
+                    return
+        except (BrokerUnavailable, WireError) as error:
+            log.warning("repair.failed", request=follower.id, error=str(error))  # the sweep comes back to it
+        finally:
+            follower.repairing = False
+
+    async def _sweep(self) -> None:
+        """Look after those that heard nothing for a while, the longest first, a bounded number each time."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            quiet = []
+            for follower in self._followers.values():
+                follower.quiet += 1
+                if follower.quiet >= QUIET_SWEEPS:
+                    quiet.append(follower)
+            quiet.sort(key=lambda follower: -follower.quiet)
+            for follower in quiet[:PROBES_PER_SWEEP]:
+                self._repair(follower)
+
+    async def _look_in_queue(self, follower: Follower) -> None:
+        try:
+            record = await self._broker.record(follower.model, follower.id)
+        except BrokerUnavailable:
+            self.give_up(follower, EXPIRED, "queue_timeout")
+            return
+        if record is None:
+            follower.end(LOST)
+        elif record.state == "queued" and record.attempt == 0:
+            self.give_up(follower, EXPIRED, "queue_timeout")
+
+    def _send_cancel(self, follower: Follower, outcome: wire.Outcome, reason: str) -> None:
+        self._metrics.cancels.labels(reason).inc()
+        self._errands.send("cancel", self._cancel(follower, outcome))
+
+    async def _cancel(self, follower: Follower, outcome: wire.Outcome) -> None:
+        """Tried a few times; should Redis stay away, the request's own deadline ends it."""
+        for pause_s in (*CANCEL_RETRIES_S, None):
+            try:
+                await self._broker.cancel(follower.model, follower.lane, follower.id, outcome)
+            except BrokerUnavailable as error:
+                if pause_s is None:
+                    log.warning("cancel.failed", request=follower.id, error=str(error))
+                    return
+                await asyncio.sleep(pause_s)
+            else:
+                return
+
+    async def _again(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """A defect in a callback must not end the relay for good: say so, start over, and look after everyone."""
+        while True:
+            try:
+                await work()
+            except Exception:
+                log.exception("relay.failed")
+                await asyncio.sleep(RESTART_S)
+                self._on_resubscribed()

@@ -1,0 +1,1 @@
+"""The endpoints: parse, call, return."""

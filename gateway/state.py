@@ -1,0 +1,94 @@
+"""The parts of one gateway process, and their life."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import structlog
+
+from gateway.admission import Admission
+from gateway.catalogue import Catalogue, live
+from gateway.door import Lifecycle
+from gateway.errands import stop
+from gateway.exposition import Exposition
+from gateway.metrics import Metrics
+from gateway.relay import Relay
+from gateway.stream import Pace
+from shared.broker import Broker
+from shared.connection import connect, connect_subscriber
+from shared.settings import Settings
+from shared.wire import ErrorInfo, Outcome
+
+if TYPE_CHECKING:
+    from fastapi import Request
+
+CONNECTIONS = 32
+
+DRAINED = Outcome(
+    state="failed", error=ErrorInfo(code="draining", message="The gateway shut down before the answer was complete.")
+)
+
+log = structlog.get_logger()
+
+
+class Gateway:
+    """Built from settings, without any connection until `running`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.started_at = int(time.time())
+        self.lifecycle = Lifecycle()
+        self.metrics = Metrics()
+        self.pace = Pace(settings.gateway.header_hold_s, settings.gateway.keepalive_s)
+        self._redis = connect(settings.redis, connections=CONNECTIONS)
+        self._listener = connect_subscriber(settings.redis)
+        broker = Broker(self._redis, keep_ms=settings.redis.replay_ttl_s * 1000)
+        self.relay = Relay(broker, self._listener, self.metrics)
+        self.catalogue = Catalogue(broker, list(settings.lanes), absent_grace_s=settings.gateway.absent_grace_s)
+        self.exposition = Exposition(self.metrics, self.catalogue, settings.lanes)
+        self.admission = Admission(
+            broker,
+            self.relay,
+            self.catalogue,
+            self.metrics,
+            lanes=settings.lanes,
+            default_lane=settings.gateway.default_lane,
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Background work from start to stop. Redis need not be there: requests are refused until it is."""
+        loops = [*self.relay.loops(), self.catalogue.run()]
+        work = [asyncio.create_task(loop) for loop in loops]
+        try:
+            yield
+        finally:
+            await stop(work)
+            await self.relay.close()
+            await self._redis.aclose()
+            await self._listener.aclose()
+            self.exposition.close()
+
+    def drain(self) -> None:
+        """Refuse what is new; what is open may end, and is ended with an error when the time is up."""
+        self.lifecycle.is_draining = True
+        drain_s = self.settings.gateway.drain_s
+        log.info("gateway.draining", open=self.relay.followers, drain_s=drain_s)
+        asyncio.get_running_loop().call_later(drain_s, self.relay.give_up_all, DRAINED, "drain")
+
+    def not_ready(self) -> list[str]:
+        """What keeps this gateway from serving."""
+        problems = []
+        if self.lifecycle.is_draining:
+            problems.append("draining")
+        if not self.relay.listening or not self.catalogue.fresh:
+            problems.append("Redis does not answer")
+        elif not any(live(model) for model in self.catalogue.models):
+            problems.append("no live worker serves a model")
+        return problems
+
+
+def gateway_of(request: "Request") -> Gateway:
+    return request.app.gateway

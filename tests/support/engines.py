@@ -1,0 +1,56 @@
+"""Requests for engines, and what an engine says of them."""
+
+from shared.wire import GenerateRequest, Sampling
+from worker.engine import Progressed
+
+SLOTS = 9
+MAX_MODEL_LEN = 192
+PROMPTS = [
+    "Hi, who are you?",
+    "Count in words from one to twenty.",
+    "Repeat exactly: 🫠🥹 龜 안녕하세요",
+    "Write a haiku about the sea and its tides, in three lines.",
+    "What is 12 plus 30?",
+    "Name three colours.",
+    "The old lighthouse keeper had seen many storms. " * 6 + "Go on with this story.",
+    "Explain why the sky is blue to a child.",
+    "List the days of the week.",
+]
+
+
+def chat(text=PROMPTS[0], **sampling):
+    chosen = {"seed": 7, "temperature": 0, "max_tokens": 12, **sampling}
+    return GenerateRequest(sampling=Sampling(**chosen), messages=({"role": "user", "content": text},))
+
+
+class Told:
+    """What an engine reported about one request."""
+
+    def __init__(self):
+        self.ids, self.texts, self.outcome = [], [], None
+
+    @property
+    def text(self):
+        return "".join(self.texts)
+
+
+def run(engine, works):
+    """Add the works as slots allow, step to the end; every promise about the order of events is checked here."""
+    waiting, told, steps = list(works), {}, 0
+    while waiting or engine.free_slots < engine.slots:
+        while waiting and engine.free_slots:
+            work = waiting.pop(0)
+            told[work.id] = Told()
+            engine.add(work)
+        for event in engine.step():
+            one = told[event.id]
+            assert one.outcome is None, "an event after the end"
+            if isinstance(event, Progressed):
+                assert len(event.ids) == 1
+                one.ids += event.ids
+                one.texts.append(event.text)
+            else:
+                one.outcome = event.outcome
+        steps += 1
+        assert steps < 2000
+    return told
