@@ -1,28 +1,14 @@
 """Errands: short background work that outlives the request it is for, but not the process."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from typing import Any
 
 import structlog
 
-CANCEL_AGAIN_S = 0.1
+from shared.tasks import stop
 
 log = structlog.get_logger()
-
-
-async def stop(tasks: Iterable["asyncio.Task[Any]"]) -> None:
-    """Cancel until all are done.
-
-    Once is not enough: in Python 3.11 `asyncio.wait_for`, through which redis-py sends every command, swallows
-    a cancellation that comes together with its result. (A TaskGroup cancels once: do not put such tasks in one.)
-    """
-    left = [task for task in tasks if not task.done()]
-    while left:
-        for task in left:
-            task.cancel()
-        await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
-        left = [task for task in left if not task.done()]
 
 
 class Errands:

@@ -5,13 +5,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
-from redis.asyncio import Redis
 
 from gateway.errands import Errands
 from gateway.follower import LOST, Follower, Verdict
 from gateway.metrics import Metrics
 from shared import ids, keys, wire
 from shared.broker import CANCELLED, EXPIRED, Broker
+from shared.connection import Redis
 from shared.errors import BrokerUnavailable, WireError
 from shared.subscriber import Subscriber
 

@@ -11,7 +11,6 @@ import structlog
 from gateway.admission import Admission
 from gateway.catalogue import Catalogue, live
 from gateway.door import Lifecycle
-from gateway.errands import stop
 from gateway.exposition import Exposition
 from gateway.metrics import Metrics
 from gateway.relay import Relay
@@ -19,6 +18,7 @@ from gateway.stream import Pace
 from shared.broker import Broker
 from shared.connection import connect, connect_subscriber
 from shared.settings import Settings
+from shared.tasks import stop
 from shared.wire import ErrorInfo, Outcome
 
 if TYPE_CHECKING:

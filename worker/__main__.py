@@ -21,21 +21,23 @@ from worker.service import Service
 
 async def serve(engine: Engine, config: Settings) -> None:
     """Run the service until SIGTERM or SIGINT. A second signal ends the process at once."""
-    stop = asyncio.Event()
-
-    def on_signal() -> None:
-        if stop.is_set():
-            os._exit(1)
-        stop.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
     redis, listener = connect(config.redis), connect_subscriber(config.redis)
     keep_ms = config.redis.replay_ttl_s * 1000
     lease = Lease(redis, model=engine.model, worker_id=ids.boot_id(), keep_ms=keep_ms)
+    service = Service(engine, lease, config.worker, dict(config.lanes), listener)
+    asked = 0
+
+    def on_signal() -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            os._exit(1)
+        service.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
     try:
-        await Service(engine, lease, config.worker, dict(config.lanes), listener).run(stop)
+        await service.run()
     finally:
         await redis.aclose()
         await listener.aclose()

@@ -15,6 +15,7 @@ from shared.lanes import Lane
 from shared.lease import Assignment, Lease
 from shared.settings import WorkerSettings
 from shared.subscriber import Subscriber
+from shared.tasks import beside
 from shared.version import VERSION
 from worker.engine import Engine, Event
 from worker.intake import Intake
@@ -64,30 +65,31 @@ class Service:
         self._busy_s = 0.0
         self._draining = False
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set, then drain. Raises what the engine raises."""
+    async def run(self) -> None:
+        """Serve until stopped, then drain. Raises what the engine raises."""
         lease_s = self._settings.lease_s
         log.info("worker.started", model=self._engine.model, worker=self._lease.worker_id, slots=self._engine.slots)
-        async with asyncio.TaskGroup() as tasks:
-            lasting = [
-                tasks.create_task(self._subscriber.run()),
-                tasks.create_task(self._drive()),
-                tasks.create_task(self._outlet.run()),
-                tasks.create_task(Loop("heartbeat", lease_s / BEATS_PER_LEASE, self._beat).run()),
-                tasks.create_task(Loop("deadlines", DEADLINE_CHECK_S, self._check_deadlines).run()),
-                tasks.create_task(Loop("claim", lease_s / CLAIMS_PER_LEASE, self._claim, jitter=0.3).run()),
-            ]
-            intake = tasks.create_task(self._intake.run())
-            await stop.wait()
-            self._draining = True
-            self._intake.close()
-            await intake  # not cancelled: what a fetch in flight brings must not be lost
-            await self._drain()
-            for task in lasting:
-                task.cancel()
+        lasting = [
+            self._subscriber.run(),
+            self._drive(),
+            self._outlet.run(),
+            Loop("heartbeat", lease_s / BEATS_PER_LEASE, self._beat).run(),
+            Loop("deadlines", DEADLINE_CHECK_S, self._check_deadlines).run(),
+            Loop("claim", lease_s / CLAIMS_PER_LEASE, self._claim, jitter=0.3).run(),
+        ]
+        await beside(lasting, self._serve())
         await self._lease.leave()
         self._thread.submit(self._engine.close).result()
         log.info("worker.stopped", worker=self._lease.worker_id, steps=self._steps, tokens=self._table.tokens)
+
+    def stop(self) -> None:
+        """Take nothing more and drain; `run` then returns."""
+        self._draining = True
+        self._intake.close()
+
+    async def _serve(self) -> None:
+        await self._intake.run()
+        await self._drain()
 
     async def _drain(self) -> None:
         """Finish what can be finished in time; hand over the rest with what it has produced."""

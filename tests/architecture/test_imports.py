@@ -37,7 +37,7 @@ ONLY_IN = {
 WITHOUT_TORCH = (CONTINUOUS + "scheduler.py", CONTINUOUS + "sequence.py")
 # Rings of `shared`, from the inside out: a module imports only rings further in, or its own.
 RINGS = (
-    {"errors", "ids", "version"},
+    {"errors", "ids", "version", "tasks"},
     {"wire", "keys", "lanes"},
     {"settings", "log"},
     {"scripts", "connection"},

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from gateway.errands import stop
 from shared import ids, keys, wire
 from shared.broker import CANCELLED
 from shared.lease import Assignment, Emission, Ending, Lease, Room
 from shared.subscriber import Subscriber
+from shared.tasks import stop
 from tests.support.waiting import wait_until
 
 LANES = ["interactive", "bulk"]
