@@ -19,6 +19,7 @@ CANCEL_REASONS = ("disconnect", "deadline", "queue_timeout", "drain")
 class Meters:
     """What is measured of each request of one lane and model, its labels looked up once."""
 
+    queue_wait: Histogram
     first_token: Histogram
     whole: Histogram
     between: Histogram
@@ -47,6 +48,7 @@ class Metrics:
         self.odd_frames = {one: odd.labels(one.name.lower()) for one in Verdict if one is not Verdict.TAKEN}
         for reason in CANCEL_REASONS:
             self.cancels.labels(reason)
+        self._queue_wait = self._histogram("queue_wait", "In the lane, before a worker took the request", TTFT_S)
         self._first_token = self._histogram("time_to_first_token", "From arrival, the queue included", TTFT_S)
         self._whole = self._histogram("e2e", "From arrival to the end", E2E_S)
         self._between = self._histogram("inter_token", "Between tokens of a stream, the first excluded", ITL_S)
@@ -58,6 +60,7 @@ class Metrics:
         found = self._meters.get((lane, model))
         if found is None:
             found = self._meters[lane, model] = Meters(
+                queue_wait=self._queue_wait.labels(lane, model),
                 first_token=self._first_token.labels(lane, model),
                 whole=self._whole.labels(lane, model),
                 between=self._between.labels(lane, model),

@@ -103,6 +103,9 @@ class Answer(Response):
             trace.outcome = outcome.reason or "stop"
         else:
             trace.outcome = Problem.of_outcome(outcome).code
+        if outcome is not None and outcome.queued_ms is not None:
+            meters.queue_wait.observe(outcome.queued_ms / 1000)
+            trace.fields["queue_ms"] = outcome.queued_ms
         if outcome is not None and outcome.usage is not None:
             meters.prompt_tokens.inc(outcome.usage.prompt_tokens)
             trace.fields["prompt_tokens"] = outcome.usage.prompt_tokens

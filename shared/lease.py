@@ -36,6 +36,7 @@ class Assignment:
     deadline_ms: int
     """Time left, from the moment of the call."""
     queued_ms: int
+    """Time it waited before its first attempt."""
     prior_ids: tuple[int, ...]
     """Tokens that earlier attempts produced."""
 

@@ -71,6 +71,8 @@ class Outcome(Message, frozen=True):
     reason: Literal["stop", "length"] | None = None
     usage: Usage | None = None
     error: ErrorInfo | None = None
+    queued_ms: int | None = None
+    """Time it waited before its first attempt; None if no worker took it."""
 
 
 class Piece(Message, frozen=True):

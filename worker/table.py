@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec import structs
+
 from shared.lease import Assignment, Emission, Ending
 from shared.wire import ErrorInfo, Outcome, Piece
 from worker.engine import Ended, Event, Work
@@ -35,6 +37,11 @@ class Held:
     def key(self) -> str:
         """The engine's id for it. It names the attempt, so two attempts of one request never mix."""
         return f"{self.assignment.id}#{self.assignment.attempt}"
+
+    def ending(self, outcome: Outcome) -> Ending:
+        """Its end, with what only we know added to the outcome."""
+        told = structs.replace(outcome, queued_ms=self.assignment.queued_ms)
+        return Ending(self.assignment, self.tokens, told)
 
 
 @dataclass(slots=True)
@@ -115,14 +122,14 @@ class Table:
             if how == "park":
                 report.parked.append(held.assignment)
             elif how != "lost":
-                report.endings.append(Ending(held.assignment, held.tokens, how))
+                report.endings.append(held.ending(how))
         for event in events:
             held = self._held.get(event.id)
             if held is None:
                 continue
             if isinstance(event, Ended):
                 del self._held[event.id]
-                report.endings.append(Ending(held.assignment, held.tokens, event.outcome))
+                report.endings.append(held.ending(event.outcome))
             elif event.ids:
                 piece = Piece(ids=event.ids, text=event.text)
                 report.emissions.append(Emission(held.assignment, held.tokens, piece))

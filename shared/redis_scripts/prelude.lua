@@ -84,10 +84,10 @@ end
 
 -- Give an entry that is pending for `worker` to it as a new attempt, or settle it if it is not worth running.
 -- The marker `<attempt>-<position>` opens the log for this attempt and shuts it for all before.
--- returns {lane number, entry, id, attempt, payload, gateway channel, ms to deadline, ms since enqueue, log}, or nil
+-- returns {lane number, entry, id, attempt, payload, gateway channel, ms to deadline, ms waited before the first attempt, log}, or nil
 local function open(prefix, stream, lane_number, entry, id, worker, ends)
   local req, log = prefix .. 'req:' .. id, prefix .. 'log:' .. id
-  local h = redis.call('HMGET', req, 'payload', 'cx', 'expires', 'deadline', 'gw', 'attempt', 'queued')
+  local h = redis.call('HMGET', req, 'payload', 'cx', 'expires', 'deadline', 'gw', 'attempt', 'queued', 'waited')
   if not h[1] then forget_entry(stream, entry) return nil end
   local now, deadline = now_ms(), tonumber(h[4])
   if h[2] then settle(prefix, stream, entry, id, 'cancelled', ends.cancelled, ends.keep_ms) return nil end
@@ -103,6 +103,7 @@ local function open(prefix, stream, lane_number, entry, id, worker, ends)
   end
   redis.call('XADD', log, attempt .. '-' .. position(log), 'm', '')
   redis.call('PEXPIREAT', log, deadline + ends.keep_ms)
-  redis.call('HSET', req, 'state', 'running', 'owner', worker, 'started', now)
-  return {lane_number, entry, id, attempt, h[1], h[5] or '', deadline - now, now - tonumber(h[7]), pieces}
+  local waited = tonumber(h[8]) or now - tonumber(h[7])
+  redis.call('HSET', req, 'state', 'running', 'owner', worker, 'started', now, 'waited', waited)
+  return {lane_number, entry, id, attempt, h[1], h[5] or '', deadline - now, waited, pieces}
 end

@@ -13,7 +13,7 @@ from tests.support.desk import LEASE_MS, MODEL, request
 from tests.support.ear import Ear
 
 GOLDEN = Path(__file__).parent / "golden"
-VOLATILE = {"queued", "expires", "deadline", "started", "ended", "entry", "seen"}
+VOLATILE = {"queued", "waited", "expires", "deadline", "started", "ended", "entry", "seen"}
 
 
 def masked(fields: dict[bytes, bytes]) -> dict[str, str]:

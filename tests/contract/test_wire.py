@@ -32,6 +32,7 @@ MESSAGES = {
     "frame_end": END,
     "frames": wire.Frames(frames=(FRAME, END)),
     "outcome_done": DONE,
+    "outcome_waited": wire.Outcome(state="done", reason="stop", usage=USAGE, queued_ms=5),
     "outcome_failed": wire.Outcome(state="failed", error=ERROR),
     "outcome_cancelled": wire.Outcome(state="cancelled", error=wire.ErrorInfo(code="cancelled", message="Gone.")),
     "outcome_expired": wire.Outcome(state="expired", error=wire.ErrorInfo(code="deadline_exceeded", message="Late.")),

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from msgspec import structs
 
 from shared.broker import CANCELLED
 from shared.lease import Assignment
@@ -22,7 +23,7 @@ def assignment(request_id="a", attempt=1, *, prior=(), lane="interactive", reada
         request=GenerateRequest(sampling=Sampling(seed=1), prompt="hi") if readable else None,
         channel="bw:gw:x",
         deadline_ms=60_000,
-        queued_ms=0,
+        queued_ms=3,
         prior_ids=prior,
     )
 
@@ -48,7 +49,7 @@ def test_an_ending_carries_all_tokens_and_frees_the_slot():
 
     report = table.settle([Progressed("a#1", (1, 2), "x"), Ended("a#1", DONE)], table.take_orders())
 
-    assert [(ending.tokens, ending.outcome) for ending in report.endings] == [(2, DONE)]
+    assert [(ending.tokens, ending.outcome) for ending in report.endings] == [(2, structs.replace(DONE, queued_ms=3))]
     assert len(table) == 0
 
 
@@ -62,7 +63,7 @@ def test_a_cancelled_request_ends_with_its_outcome_once():
     report = table.settle([], orders)
     again = table.settle([Ended("a#1", DONE)], table.take_orders())
 
-    assert [ending.outcome for ending in report.endings] == [CANCELLED]
+    assert [ending.outcome.state for ending in report.endings] == ["cancelled"]
     assert again.endings == []
 
 
@@ -121,7 +122,7 @@ def test_a_request_that_cannot_be_read_is_failed_and_never_run():
     report = table.settle([], orders)
 
     assert orders.add == []
-    assert [ending.outcome for ending in report.endings] == [UNREADABLE]
+    assert [ending.outcome.error for ending in report.endings] == [UNREADABLE.error]
 
 
 def test_what_is_past_its_deadline_is_late():
