@@ -70,10 +70,10 @@ class Broker:
         self.redis = redis
         self._keep_ms = keep_ms
 
-    async def enqueue(self, submission: Submission, lane: Lane) -> int:
+    async def enqueue(self, submission: Submission, lane: Lane) -> int | None:
         """Queue it; returns the number of requests ahead. LaneFull at the lane's bound.
 
-        Repeating it with the same id is harmless.
+        Repeating it with the same id is harmless, and then the number is not known.
         """
         names = Keys(submission.model)
         deadline_ms = min(int(lane.deadline_s * 1000), submission.deadline_ms or int(lane.deadline_s * 1000))
@@ -91,7 +91,7 @@ class Broker:
                 f"lane {name} is full: {reply[1]} requests and {reply[2]} tokens wait",
                 retry_after_s=retry_after_s(bound=lane.max_queued, per_second=reply[3] / 1000),
             )
-        return int(reply[1]) if reply[0] == b"OK" else 0
+        return int(reply[1]) if reply[0] == b"OK" else None
 
     async def cancel(self, model: str, lane: str, request_id: str, outcome: wire.Outcome = CANCELLED) -> str:
         """End it if it waits, tell its worker if it runs. 'settled', 'running', 'ended' or 'unknown'."""

@@ -20,7 +20,6 @@ class BuswayError(Exception):
     """Root of the tree."""
 
     code = "internal_error"
-    retryable = False
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -64,7 +63,6 @@ class Unavailable(BuswayError):
     """The fleet cannot take the request now."""
 
     code = "unavailable"
-    retryable = True
 
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message)

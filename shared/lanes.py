@@ -24,6 +24,13 @@ class Lane(BaseModel):
     max_batch: int | None = Field(
         default=None, ge=1, description="Slots of one worker that the lane may hold; unset: all"
     )
+    starvation_s: float = Field(default=30, gt=0, description="A request that waited longer is served next")
+    ttft_target_ms: float = Field(default=1_000, gt=0, description="Promised time to first token; told to the metrics")
+    itl_target_ms: float = Field(default=200, gt=0, description="Promised time between tokens; told to the metrics")
+    max_prompt_tokens: int | None = Field(
+        default=None, ge=1, description="Longer prompts go to `overflow`; unset: none"
+    )
+    overflow: str = Field(default="", description="Lane of prompts that are too long here; empty: they are refused")
     reserve_slots: int = Field(
         default=0, ge=0, description="Slots of each worker that other lanes leave free for this one"
     )
@@ -37,6 +44,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "max_queued_tokens": 200_000_000,
         "queue_timeout_s": 86_400,
         "deadline_s": 86_400,
+        "starvation_s": 60,
+        "ttft_target_ms": 3_600_000,
+        "itl_target_ms": 10_000,
         "window_ms": 20,
     },
 }

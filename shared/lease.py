@@ -31,14 +31,16 @@ class Assignment:
     id: str
     attempt: int
     request: wire.GenerateRequest | None
-    """None if the payload cannot be read here (a newer version); the request must be failed."""
+    """None if the payload or the log cannot be read here (a newer version); the request must be failed."""
     channel: str
     deadline_ms: int
     """Time left, from the moment of the call."""
     queued_ms: int
     """Time it waited before its first attempt."""
+    position: int
+    """Tokens that the log holds."""
     prior_ids: tuple[int, ...]
-    """Tokens that earlier attempts produced."""
+    """These tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,19 @@ class Room:
     lane: str
     quota: int
     cap: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a fetch brought, and what it left."""
+
+    assignments: list[Assignment]
+    waiting: dict[str, int]
+    """Requests that still wait, by lane."""
+    head_age_ms: dict[str, int]
+    """Age of the oldest of them; 0 where nothing waits."""
+    again: bool
+    """Dead entries used the call up before it had all it asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +102,21 @@ class Lease:
         self._keep_ms = keep_ms
         self._ends: list[scripts.Value] = [keep_ms, wire.encode(EXPIRED), wire.encode(CANCELLED)]
 
-    async def fetch(self, rooms: Sequence[Room], total: int) -> tuple[list[Assignment], dict[str, int]]:
-        """Up to `total` requests, and how many still wait in each lane."""
+    async def fetch(self, rooms: Sequence[Room], total: int) -> Fetched:
+        """Up to `total` requests, lanes in the order of `rooms`."""
         args: list[scripts.Value] = [self.worker_id, self.keys.prefix, total, *self._ends]
         for room in rooms:
             args += [room.quota, room.cap]
         lanes = [room.lane for room in rooms]
         async with reachable():
-            opened, waiting = await scripts.run(self.redis, Call(scripts.FETCH, self._lane_keys(lanes), args))
-        return self._assignments(opened, lanes), dict(zip(lanes, waiting, strict=True))
+            reply = await scripts.run(self.redis, Call(scripts.FETCH, self._lane_keys(lanes), args))
+        opened, waiting, ages, again = reply
+        return Fetched(
+            assignments=self._assignments(opened, lanes),
+            waiting=dict(zip(lanes, waiting, strict=True)),
+            head_age_ms=dict(zip(lanes, ages, strict=True)),
+            again=bool(again),
+        )
 
     async def claim(self, lanes: Sequence[str], total: int, *, lease_ms: int, max_deaths: int) -> list[Assignment]:
         """Up to `total` requests whose owner has been silent for a lease; those that killed too many are given up."""
@@ -177,10 +198,14 @@ class Lease:
 
 def _assignment(lane: str, opened: list[Any]) -> Assignment:
     """From what `open` in prelude.lua returns, the lane's number left off."""
-    entry, request_id, attempt, payload, channel, deadline_ms, queued_ms, logged = opened
+    entry, request_id, attempt, payload, channel, deadline_ms, queued_ms, position, logged = opened
     try:
         request = wire.decode(payload, wire.GenerateRequest)
+        pieces = [wire.decode_members(members, wire.Piece) for members in logged]
     except WireError:
+        request, pieces = None, []
+    prior_ids = tuple(token for piece in pieces for token in piece.ids)
+    if len(prior_ids) != position:
         request = None
     return Assignment(
         lane=lane,
@@ -191,5 +216,6 @@ def _assignment(lane: str, opened: list[Any]) -> Assignment:
         channel=channel.decode(),
         deadline_ms=deadline_ms,
         queued_ms=queued_ms,
-        prior_ids=tuple(token for members in logged for token in wire.decode_members(members, wire.Piece).ids),
+        position=position,
+        prior_ids=prior_ids,
     )

@@ -84,7 +84,9 @@ class WorkerSettings(Section):
     max_model_len: int = Field(default=2048, ge=16, description="Prompt and output tokens of one request, at most")
     prefill_chunk_tokens: int = Field(default=128, ge=1, description="Prompt tokens that one step may prefill")
     threads: int = Field(default=0, ge=0, description="CPU threads of the engine; 0: one a core")
-    lease_s: float = Field(default=10, ge=0.5, description="A silent worker's requests go to another after this long")
+    lease_s: float = Field(
+        default=10, ge=0.5, description="A silent worker's requests go to another after this long; the same for all"
+    )
     drain_s: float = Field(default=30, ge=0, description="On SIGTERM, finish what can be finished in this time")
     max_deaths: int = Field(default=3, ge=1, description="A request that took this many workers down is given up")
     echo: EchoSettings = EchoSettings()

@@ -36,16 +36,21 @@ class Intake:
         *,
         slots: int,
         accept: Callable[[Sequence[Assignment]], None],
+        takes_work: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`takes_work` says whether the engine gets on; while it does not, nothing is taken for it."""
         self._lease = lease
         self._table = table
         self._lanes = dict(lanes)
         self._settings = settings
         self._slots = slots
         self._accept = accept
+        self._takes_work = takes_work
         self._quotas = Quotas(lanes, slots=slots)
         self._rung: Counter[str] = Counter()
         self._waiting: Mapping[str, int] = {}
+        self._oldest: dict[str, float] = {}  # by lane, on the loop's clock, as of the last fetch
+        self._freed = False
         self._look = asyncio.Event()
         self._closed = False
         self._taking = asyncio.Lock()  # room is counted, requests come in: nobody else may take in between
@@ -62,6 +67,7 @@ class Intake:
 
     def slot_freed(self) -> None:
         """There is room again; worth a look if requests were left waiting."""
+        self._freed = True
         if any(self._waiting.values()):
             self._look.set()
 
@@ -74,7 +80,7 @@ class Intake:
         """Take over what silent workers hold, as far as there is room."""
         async with self._taking:
             free = self._slots - len(self._table)
-            if free <= 0 or self._closed:
+            if free <= 0 or self._closed or not self._takes_work():
                 return
             lease_ms, max_deaths = int(self._settings.lease_s * 1000), self._settings.max_deaths
             claimed = await self._lease.claim(list(self._lanes), free, lease_ms=lease_ms, max_deaths=max_deaths)
@@ -94,13 +100,15 @@ class Intake:
             await self._window()
             self._rung.clear()
             if self._closed:
-                return
+                async with self._taking:  # what a claim in flight brings must not be lost
+                    return
             try:
                 async with self._taking:
                     await self._fetch()
             except BrokerUnavailable as error:
                 log.warning("intake.broker_away", error=error.message)
                 await asyncio.sleep(RETRY_S)
+                self._look.set()
 
     async def _window(self) -> None:
         if len(self._table) or not self._rung:
@@ -120,16 +128,23 @@ class Intake:
                 return
 
     async def _fetch(self) -> None:
-        rooms = self._quotas.rooms(self._table.used())
-        if not rooms:
+        self._freed = False
+        rooms = self._quotas.rooms(self._table.used(), self._starving())
+        if not rooms or not self._takes_work():
             # Everything waits until a slot is free; whatever rang is among it.
             self._waiting = dict.fromkeys(self._lanes, 1)
             return
-        free = self._slots - len(self._table)
-        assignments, waiting = await self._lease.fetch(rooms, free)
-        self._waiting = waiting
-        self._quotas.settle(rooms, Counter(one.lane for one in assignments), waiting)
-        if assignments:
-            self._accept(assignments)
-            # A lane may hold more than this call took (its cap, or a row of dead entries); look once more.
+        fetched = await self._lease.fetch(rooms, self._slots - len(self._table))
+        self._waiting = fetched.waiting
+        now = asyncio.get_running_loop().time()
+        self._oldest = {lane: now - age / 1000 for lane, age in fetched.head_age_ms.items() if age}
+        self._quotas.settle(rooms, Counter(one.lane for one in fetched.assignments), fetched.waiting)
+        if fetched.assignments:
+            self._accept(fetched.assignments)
+        if fetched.again or (self._freed and any(fetched.waiting.values())):
             self._look.set()
+
+    def _starving(self) -> set[str]:
+        """Lanes whose oldest request has waited too long."""
+        now = asyncio.get_running_loop().time()
+        return {lane for lane, since in self._oldest.items() if now - since > self._lanes[lane].starvation_s}

@@ -1,6 +1,8 @@
 """One worker's life: load, serve, drain, stop."""
 
 import asyncio
+import contextlib
+import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +12,7 @@ import structlog
 from shared import wire
 from shared.broker import CANCELLED, EXPIRED
 from shared.connection import Redis
+from shared.errors import BrokerUnavailable
 from shared.keys import control_channel
 from shared.lanes import Lane
 from shared.lease import Assignment, Lease
@@ -17,7 +20,7 @@ from shared.settings import WorkerSettings
 from shared.subscriber import Subscriber
 from shared.tasks import beside
 from shared.version import VERSION
-from worker.engine import Engine, Event
+from worker.engine import Engine, Event, Work
 from worker.intake import Intake
 from worker.loop import Loop
 from worker.outlet import Outlet
@@ -26,6 +29,7 @@ from worker.table import Orders, Release, Table
 DEADLINE_CHECK_S = 0.1
 BEATS_PER_LEASE = 5
 CLAIMS_PER_LEASE = 4
+ADDING_S = 0.05
 
 log = structlog.get_logger()
 
@@ -48,7 +52,15 @@ class Service:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         self._table = Table()
         self._outlet = Outlet(lease, on_lost=self._drop)
-        self._intake = Intake(lease, self._table, lanes, settings, slots=engine.slots, accept=self._accept)
+        self._intake = Intake(
+            lease,
+            self._table,
+            lanes,
+            settings,
+            slots=engine.slots,
+            accept=self._accept,
+            takes_work=lambda: self._step_s() <= settings.lease_s / 2,
+        )
         self._subscriber = Subscriber(
             listener,
             [lease.keys.bell, control_channel(lease.worker_id)],
@@ -78,8 +90,9 @@ class Service:
             Loop("claim", lease_s / CLAIMS_PER_LEASE, self._claim, jitter=0.3).run(),
         ]
         await beside(lasting, self._serve())
-        await self._lease.leave()
-        self._thread.submit(self._engine.close).result()
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.close)
+        with contextlib.suppress(BrokerUnavailable):  # the row in the books has a time to live
+            await self._lease.leave()
         log.info("worker.stopped", worker=self._lease.worker_id, steps=self._steps, tokens=self._table.tokens)
 
     def stop(self) -> None:
@@ -115,22 +128,33 @@ class Service:
             orders = self._table.take_orders()
             held = len(self._table)
             self._step_began = time.monotonic()
-            events = await loop.run_in_executor(self._thread, self._turn, orders)
-            self._busy_s += time.monotonic() - self._step_began
+            events, not_added = await loop.run_in_executor(self._thread, self._turn, orders)
+            self._busy_s += self._step_s()
             self._step_began = None
+            self._table.put_back(not_added)
             self._steps += 1
             report = self._table.settle(events, orders)
             if len(self._table) < held:
                 self._intake.slot_freed()
             await self._outlet.put(report)
 
-    def _turn(self, orders: Orders) -> Sequence[Event]:
-        """In the engine's thread."""
+    def _turn(self, orders: Orders) -> tuple[Sequence[Event], list[Work]]:
+        """In the engine's thread: the events of a step, and the works that wait for the next turn.
+
+        Adding a long prompt takes time, and those that run wait for it: one turn adds for a moment only.
+        """
         for key in orders.release:
             self._engine.cancel(key)
-        for work in orders.add:
-            self._engine.add(work)
-        return self._engine.step()
+        works, until = list(orders.add), time.monotonic() + ADDING_S
+        while works:
+            self._engine.add(works.pop(0))
+            if time.monotonic() > until:
+                break
+        return self._engine.step(), works
+
+    def _step_s(self) -> float:
+        """How long the running step has been running; 0 if none is."""
+        return 0.0 if self._step_began is None else time.monotonic() - self._step_began
 
     # The broker's side -----------------------------------------------------------------------------
 
@@ -168,12 +192,16 @@ class Service:
         self._release(self._table.late(time.monotonic()), EXPIRED)
 
     async def _beat(self) -> None:
-        """Renew the lease, unless a step has been running for as long as the lease: then the engine hangs."""
-        stuck = self._step_began is not None and time.monotonic() - self._step_began > self._settings.lease_s
-        if stuck:
-            log.error("engine.stuck", running=len(self._table))
-            return
+        """Renew the lease, unless a step has been running for as long as the lease: then the engine hangs.
+
+        One that hangs for twice as long will not come back, and its thread cannot be ended but with the process.
+        """
         lease_s, now = self._settings.lease_s, time.monotonic()
+        if self._step_s() > lease_s:
+            log.error("engine.stuck", running=len(self._table), step_s=round(self._step_s(), 1))
+            if self._step_s() > 2 * lease_s:
+                os._exit(1)
+            return
         ttl_ms = int(lease_s * 1000)
         beat = await self._lease.beat(self._fields(), self._table.assignments(), list(self._lanes), ttl_ms=ttl_ms)
         if self._last_beat is not None and now - self._last_beat > lease_s / 2:

@@ -88,7 +88,7 @@ class Table:
         """Hold it, and have it added to the engine. An older attempt of ours at the same request is lost."""
         self.release([one for one in self.assignments() if one.id == assignment.id], "lost")
         deadline = time.monotonic() + assignment.deadline_ms / 1000
-        held = Held(assignment, tokens=len(assignment.prior_ids), deadline=deadline)
+        held = Held(assignment, tokens=assignment.position, deadline=deadline)
         self._held[held.key] = held
         if assignment.request is None:
             self._orders.release[held.key] = UNREADABLE
@@ -105,6 +105,10 @@ class Table:
     def late(self, now: float) -> list[Assignment]:
         """What is past its deadline."""
         return [held.assignment for held in self._held.values() if now >= held.deadline]
+
+    def put_back(self, works: Iterable[Work]) -> None:
+        """What the engine did not come round to is added in its next turn."""
+        self._orders.add[:0] = works
 
     def take_orders(self) -> Orders:
         """The orders for the next turn. What is released before it was ever added is not added."""

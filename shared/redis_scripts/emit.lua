@@ -1,21 +1,22 @@
 -- emit: append one step's pieces to their logs, then publish them: what a client saw can always be replayed.
--- A piece of an older attempt is refused by the log itself (its id is smaller), one of an ended and forgotten
--- request because its log is gone. Repeating a call whose reply was lost is harmless.
+-- A piece is appended only where the log of this very attempt ends. It is refused if another attempt has opened
+-- the log since, if the log is gone, or if the log does not hold what comes before (a server that lost its last
+-- writes): the log never has a hole. Repeating a call whose reply was lost is harmless.
 -- KEYS  1..n logs
 -- ARGV  for each: id, attempt, at (tokens before), count (tokens in it, 1 or more), piece (JSON members),
 --       gateway channel ('' = nobody watches)
 -- returns {number of each refused piece ...}
 local refused, frames, channels = {}, {}, {}
 
--- true, false (refused), or nil and an error that has nothing to do with fencing
-local function append(log, entry, piece)
-  local reply = redis.pcall('XADD', log, 'NOMKSTREAM', entry, 'p', piece)
-  if type(reply) == 'string' then return true end
-  if type(reply) == 'table' and not string.find(tostring(reply.err), 'equal or smaller', 1, true) then return nil, tostring(reply.err) end
-  -- Ours still, and this very piece is in it: the call is repeated.
-  local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)
-  if not last[1] or string.match(last[1][1], '^%d+') ~= string.match(entry, '^%d+') then return false end
-  local same = redis.call('XRANGE', log, entry, entry)
+local function appended(log, attempt, at, count, piece)
+  local held, owner = position(log)
+  if owner ~= attempt then return false end
+  local entry = attempt .. '-' .. string.format('%d', at + count)
+  if held == at then
+    redis.call('XADD', log, entry, 'p', piece)
+    return true
+  end
+  local same = redis.call('XRANGE', log, entry, entry)  -- repeated: this very piece is in it
   return same[1] ~= nil and same[1][2][1] == 'p'
 end
 
@@ -24,9 +25,7 @@ redis.call('XDEL', KEYS[1], '0-0')
 for i = 1, #KEYS do
   local a = (i - 1) * 6
   local id, attempt, at, count, piece, channel = unpack(ARGV, a + 1, a + 6)
-  local appended, err = append(KEYS[i], attempt .. '-' .. string.format('%d', at + count), piece)
-  if err then return redis.error_reply(err) end
-  if not appended then
+  if not appended(KEYS[i], attempt, tonumber(at), tonumber(count), piece) then
     refused[#refused + 1] = i
   elseif channel ~= '' then
     if not frames[channel] then

@@ -4,11 +4,12 @@
 -- KEYS  1..n lane streams   n+1..2n lane stats
 -- ARGV  1 worker   2 key prefix   3 total   4 keep (ms)   5 expired outcome   6 cancelled outcome
 --       7.. quota, cap of each lane
--- returns {{opened request ...}, {requests still waiting in each lane ...}}
+-- returns {{opened request ...}, {requests still waiting in each lane ...}, {age of the oldest of them (ms) ...},
+--          1 if dead entries used up the call's budget and another call is worth while}
 local lanes, worker, prefix, left = #KEYS / 2, ARGV[1], ARGV[2], tonumber(ARGV[3])
 local ends = {keep_ms = tonumber(ARGV[4]), expired = ARGV[5], cancelled = ARGV[6]}
 local MAX_SETTLED = 256  -- a long row of dead entries must not hold Redis up
-local opened, budget = {}, MAX_SETTLED
+local opened, is_spent = {}, 0
 
 local function next_entries(stream, count)
   local entries = {}
@@ -24,9 +25,9 @@ local function next_entries(stream, count)
 end
 
 local function take(lane, count)
-  local stream, taken, removed, cost = KEYS[lane], 0, 0, 0
+  local stream, taken, removed, cost, budget = KEYS[lane], 0, 0, 0, MAX_SETTLED
   while taken < count and budget > 0 do
-    local entries = next_entries(stream, count - taken)
+    local entries = next_entries(stream, math.min(count - taken, budget))
     if #entries == 0 then break end
     for _, entry in ipairs(entries) do
       local fields = entry[2]
@@ -38,6 +39,7 @@ local function take(lane, count)
       removed, cost = removed + 1, cost + tonumber(fields[4])
     end
   end
+  if budget == 0 then is_spent = 1 end
   drained(KEYS[lanes + lane], removed, cost, now_ms())
   return taken
 end
@@ -52,6 +54,9 @@ end
 for lane = 1, lanes do
   if left > 0 then left = left - take(lane, math.min(room[lane], left)) end
 end
-local waiting = {}
-for lane = 1, lanes do waiting[lane] = depth(KEYS[lane]) end
-return {opened, waiting}
+local waiting, ages, now = {}, {}, now_ms()
+for lane = 1, lanes do
+  local oldest = head_ms(KEYS[lane])
+  waiting[lane], ages[lane] = depth(KEYS[lane]), oldest > 0 and math.max(0, now - oldest) or 0
+end
+return {opened, waiting, ages, is_spent}

@@ -8,10 +8,10 @@ local stream, req, log = KEYS[1], KEYS[2], KEYS[3]
 local h = redis.call('HMGET', req, 'attempt', 'state', 'gw')
 if h[1] ~= ARGV[3] then return 0 end
 if h[2] ~= 'running' then return h[2] == ARGV[5] and 1 or 0 end
-if position(log) ~= tonumber(ARGV[4]) then return 0 end
+if (position(log)) ~= tonumber(ARGV[4]) then return 0 end
 forget_entry(stream, ARGV[2])
 redis.call('HDEL', req, 'payload')
-redis.pcall('HSET', req, 'state', ARGV[5], 'outcome', ARGV[6], 'ended', now_ms(), 'tokens', ARGV[4])
+redis.call('HSET', req, 'state', ARGV[5], 'outcome', ARGV[6], 'ended', now_ms(), 'tokens', ARGV[4])
 redis.call('PEXPIRE', req, ARGV[7])
 redis.call('PEXPIRE', log, ARGV[7])
 publish_end(h[3], ARGV[1], ARGV[3], ARGV[4], ARGV[6])

@@ -9,15 +9,15 @@ local function now_ms()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
+-- A lane's stream and its group are made together, so the one is there if the other is.
 local function ensure_group(stream)
-  redis.pcall('XGROUP', 'CREATE', stream, GROUP, '0', 'MKSTREAM')
+  if redis.call('EXISTS', stream) == 0 then redis.call('XGROUP', 'CREATE', stream, GROUP, '0', 'MKSTREAM') end
 end
 
 -- Requests that wait in a lane. Exact, because ack and del always go together: what is in the stream
 -- and not pending has not been delivered; what the parked consumer holds waits again.
 local function depth(stream)
-  local summary = redis.pcall('XPENDING', stream, GROUP)
-  if summary.err then return redis.call('XLEN', stream) end
+  local summary = redis.call('XPENDING', stream, GROUP)
   local waiting = redis.call('XLEN', stream) - summary[1]
   for _, consumer in ipairs(summary[4] or {}) do
     if consumer[1] == PARKED then waiting = waiting + tonumber(consumer[2]) end
@@ -32,11 +32,11 @@ local function drained(stats, count, cost, now)
   local seen = redis.call('HMGET', stats, 'window', 'left')
   if tonumber(seen[1]) ~= window then
     local previous = tonumber(seen[1]) == window - 1 and seen[2] or 0
-    redis.pcall('HSET', stats, 'window', window, 'left', count, 'previous', previous)
+    redis.call('HSET', stats, 'window', window, 'left', count, 'previous', previous)
   else
-    redis.pcall('HINCRBY', stats, 'left', count)
+    redis.call('HINCRBY', stats, 'left', count)
   end
-  if cost ~= 0 then redis.pcall('HINCRBY', stats, 'tokens', -cost) end
+  if cost ~= 0 then redis.call('HINCRBY', stats, 'tokens', -cost) end
 end
 
 -- Requests a second that left the queue over the last 10 to 20 s.
@@ -49,11 +49,28 @@ local function drain_rate(stats, now)
   return (previous + left) * 1000 / (DRAIN_WINDOW_MS + now % DRAIN_WINDOW_MS)
 end
 
--- Tokens that the log holds: the second half of its last id.
+-- Tokens that the log holds, and the attempt that wrote last: the halves of its last id. 0 and nil: no log.
 local function position(log)
   local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)
-  if not last[1] then return 0 end
-  return tonumber(string.match(last[1][1], '-(%d+)$'))
+  if not last[1] then return 0, nil end
+  local attempt, at = string.match(last[1][1], '^(%d+)-(%d+)$')
+  return tonumber(at), attempt
+end
+
+-- When the oldest waiting request was enqueued (ms; 0: nothing waits). An entry's id begins with that time.
+local function head_ms(stream)
+  local parked = redis.call('XPENDING', stream, GROUP, '-', '+', 1, PARKED)
+  local oldest = parked[1] and tonumber(string.match(parked[1][1], '^%d+')) or 0
+  for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+    for field = 1, #group, 2 do
+      if group[field] == 'last-delivered-id' then
+        local fresh = redis.call('XRANGE', stream, '(' .. group[field + 1], '+', 'COUNT', 1)
+        local at = fresh[1] and tonumber(string.match(fresh[1][1], '^%d+')) or 0
+        if at > 0 and (oldest == 0 or at < oldest) then oldest = at end
+      end
+    end
+  end
+  return oldest
 end
 
 local function publish_end(channel, id, attempt, at, outcome)
@@ -84,7 +101,8 @@ end
 
 -- Give an entry that is pending for `worker` to it as a new attempt, or settle it if it is not worth running.
 -- The marker `<attempt>-<position>` opens the log for this attempt and shuts it for all before.
--- returns {lane number, entry, id, attempt, payload, gateway channel, ms to deadline, ms waited before the first attempt, log}, or nil
+-- returns {lane number, entry, id, attempt, payload, gateway channel, ms to deadline, ms waited before the first
+-- attempt, tokens in the log, {piece ...}}, or nil
 local function open(prefix, stream, lane_number, entry, id, worker, ends)
   local req, log = prefix .. 'req:' .. id, prefix .. 'log:' .. id
   local h = redis.call('HMGET', req, 'payload', 'cx', 'expires', 'deadline', 'gw', 'attempt', 'queued', 'waited')
@@ -101,9 +119,10 @@ local function open(prefix, stream, lane_number, entry, id, worker, ends)
       if logged[2][1] == 'p' then pieces[#pieces + 1] = logged[2][2] end
     end
   end
-  redis.call('XADD', log, attempt .. '-' .. position(log), 'm', '')
+  local at = position(log)
+  redis.call('XADD', log, attempt .. '-' .. at, 'm', '')
   redis.call('PEXPIREAT', log, deadline + ends.keep_ms)
   local waited = tonumber(h[8]) or now - tonumber(h[7])
   redis.call('HSET', req, 'state', 'running', 'owner', worker, 'started', now, 'waited', waited)
-  return {lane_number, entry, id, attempt, h[1], h[5] or '', deadline - now, waited, pieces}
+  return {lane_number, entry, id, attempt, h[1], h[5] or '', deadline - now, waited, at, pieces}
 end

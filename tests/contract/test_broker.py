@@ -108,7 +108,6 @@ async def test_a_server_that_does_not_answer_is_unavailable(error):
             raise error
 
     assert caught.value.__cause__ is error
-    assert caught.value.retryable
 
 
 @pytest.mark.parametrize("error", [exceptions.ResponseError("WRONGTYPE of key"), ValueError("ours"), KeyError("ours")])

@@ -4,7 +4,7 @@ import pytest
 
 from shared.keys import GROUP, PARKED
 from shared.lease import POISONED
-from tests.support.desk import MANY
+from tests.support.desk import MANY, MODEL
 from tests.support.ear import Ear
 from tests.support.waiting import wait_until
 
@@ -145,3 +145,14 @@ async def test_the_record_of_a_dead_worker_goes_once_it_is_empty(desk):
     assert [one.id for one in await desk.claim("w3", MANY)] == ["a"]
     await desk.claim("w3", 0, lease_ms=1)
     assert PARKED in await consumers(desk)
+
+
+async def test_what_a_worker_takes_back_from_itself_is_no_death(desk):
+    """It was silent for a while (the broker was away), and lives: the request has done nothing to anybody."""
+    [held] = await desk.hold("a", worker="w1")
+    for _ in range(5):
+        await desk.silence(held)
+        [held] = await desk.claim("w1")
+
+    record = await desk.broker.record(MODEL, "a")
+    assert (record.deaths, record.attempt) == (0, 6)

@@ -150,3 +150,20 @@ async def test_the_publication_is_what_the_golden_frame_looks_like(desk):
 
     frame = wire.Frame(id="a", attempt=1, at=0, ids=(5,), text="<5>")
     assert json.loads(raw) == json.loads(wire.encode(wire.Frames(frames=(frame,))))
+
+
+async def test_a_log_that_lost_its_end_takes_nothing_beyond_the_hole(desk):
+    """After a failover the log may lack what was written last; the next attempt makes it anew, exactly."""
+    [held] = await desk.hold("a")
+    await desk.emit("w1", held, 0, 1)
+    await desk.emit("w1", held, 1, 2)
+    await desk.redis.xdel(desk.keys.log("a"), "1-2")
+
+    assert not await desk.emit("w1", held, 2, 3)
+
+    await desk.silence(held)
+    [again] = await desk.claim()
+    assert again.prior_ids == (1,)
+    assert await desk.emit("w2", again, 1, 2)
+    assert await desk.emit("w2", again, 2, 3)
+    assert await desk.finish("w2", again, 3)

@@ -61,7 +61,7 @@ async def test_a_repeat_of_a_queued_request_passes_a_full_lane(desk):
     bounds = Lane(max_queued=1)
     await desk.enqueue("a", bounds=bounds)
 
-    assert await desk.enqueue("a", bounds=bounds) == [0]
+    assert await desk.enqueue("a", bounds=bounds) == [None]
 
 
 async def test_the_bound_of_tokens_is_met_exactly(desk):

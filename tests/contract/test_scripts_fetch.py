@@ -1,9 +1,12 @@
 """fetch: queued or parked -> running, by quotas, in order, never more than asked for."""
 
+import asyncio
+
 import pytest
 
 from shared.broker import EXPIRED
 from shared.keys import GROUP
+from shared.lease import Room
 from tests.support.desk import request
 from tests.support.ear import Ear
 
@@ -172,10 +175,12 @@ async def test_a_long_row_of_dead_entries_is_cleared_over_several_calls(desk):
         for n in range(600):
             pipe.hset(desk.keys.request(f"dead-{n}"), "expires", 1)
         await pipe.execute()
+    rooms = [Room("interactive", 16, 16)]
 
-    fetched = [ids(await desk.fetch(total=16)) for _ in range(3)]
+    fetched = [await desk.lease("w1").fetch(rooms, total=16) for _ in range(2)]
 
-    assert fetched == [[], [], ["alive"]]
+    assert [ids(one.assignments) for one in fetched] == [[], ["alive"]]
+    assert [one.again for one in fetched] == [True, False]
     assert (await desk.waiting())["interactive"] == 0
 
 
@@ -187,3 +192,31 @@ async def test_a_payload_of_a_newer_version_arrives_as_unreadable(desk):
 
     assert held.request is None
     assert await desk.finish("w1", held)
+
+
+async def test_a_log_that_cannot_be_read_makes_the_request_unreadable_and_it_can_still_be_ended(desk):
+    [held] = await desk.hold("a")
+    await desk.emit("w1", held, 0, 1, 2)
+    await desk.park("w1", held)
+    entry = (await desk.redis.xrange(desk.keys.log("a"), "1-2"))[0][0]
+    await desk.redis.xdel(desk.keys.log("a"), entry)
+    await desk.redis.xadd(desk.keys.log("a"), {"p": '"ids":"from the future"'}, id="1-3")
+
+    [again] = await desk.fetch("w2")
+
+    assert again.request is None
+    assert await desk.finish("w2", again, again.position)
+
+
+async def test_the_age_of_the_oldest_request_is_told_parked_or_not(desk):
+    rooms = [Room("interactive", 0, 0), Room("bulk", 0, 0)]
+    [held] = await desk.hold("first")
+    await desk.enqueue("second")
+    await asyncio.sleep(0.02)
+
+    fresh = await desk.lease("w1").fetch(rooms, 0)
+    await desk.park("w1", held)
+    parked = await desk.lease("w1").fetch(rooms, 0)
+
+    assert 0 < fresh.head_age_ms["interactive"] <= parked.head_age_ms["interactive"]
+    assert fresh.head_age_ms["bulk"] == 0

@@ -51,12 +51,16 @@ async def test_bulk_moves_while_interactive_keeps_every_slot_busy(fleet):
     await fleet.worker(WORKER__SLOTS="2", WORKER__ECHO__STEP_MS="2")
     gateway = await fleet.gateway()
     async with gateway.client() as client:
-        interactive = [answer(client, SENTENCE, max_tokens=9) for _ in range(40)]
-        bulk = [answer(client, SENTENCE, max_tokens=9, service_tier="flex") for _ in range(4)]
+        order = []
 
-        done = await gather(*interactive, *bulk)
+        async def ask(tier):
+            order.append((await answer(client, SENTENCE, service_tier=tier)).service_tier)
 
-        assert all(one.choices[0].message.content == SENTENCE for one in done)
+        await gather(*(ask("default") for _ in range(60)), *(ask("flex") for _ in range(4)))
+
+        last_interactive = len(order) - 1 - order[::-1].index("default")
+        assert order.count("flex") == 4
+        assert order.index("flex") < last_interactive, "bulk moved only when interactive was done"
 
 
 async def test_a_client_that_leaves_frees_its_slot_streamed_or_not(fleet):

@@ -43,7 +43,9 @@ class Desk:
     def lease(self, worker: str) -> Lease:
         return Lease(self.redis, model=MODEL, worker_id=worker, keep_ms=KEEP_MS)
 
-    async def enqueue(self, *ids: str, lane: str = "interactive", bounds: Lane | None = None, **more) -> list[int]:
+    async def enqueue(
+        self, *ids: str, lane: str = "interactive", bounds: Lane | None = None, **more
+    ) -> list[int | None]:
         """Queue each; the number of requests that were ahead of each."""
         bounds = bounds or Lane(max_queued=MANY)
         return [await self.broker.enqueue(submission(one, lane=lane, **more), bounds) for one in ids]
@@ -51,7 +53,7 @@ class Desk:
     async def fetch(self, worker: str = "w1", total: int = MANY, **rooms: tuple[int, int]) -> list[Assignment]:
         """Each lane by (quota, cap); a lane that is not named may give everything."""
         asked = [Room(lane, *rooms.get(lane, (MANY, MANY))) for lane in LANES]
-        return (await self.lease(worker).fetch(asked, total))[0]
+        return (await self.lease(worker).fetch(asked, total)).assignments
 
     async def hold(self, *ids: str, worker: str = "w1", **more) -> list[Assignment]:
         """Queue them and have the worker take all that waits."""
@@ -84,7 +86,7 @@ class Desk:
 
     async def waiting(self) -> dict[str, int]:
         """Requests that wait in each lane, as the scripts count them."""
-        return (await self.lease("nobody").fetch([Room(lane, 0, 0) for lane in LANES], 0))[1]
+        return (await self.lease("nobody").fetch([Room(lane, 0, 0) for lane in LANES], 0)).waiting
 
     async def waiting_tokens(self, lane: str = "interactive") -> int:
         return int(await self.redis.hget(self.keys.stats(lane), "tokens") or 0)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from shared.errors import ConfigError
 from shared.settings import Settings
 from worker.engine import Engine
 
@@ -23,8 +22,5 @@ FACTORIES: dict[str, Callable[[Settings], Engine]] = {"echo": _echo, "continuous
 
 
 def create(settings: Settings) -> Engine:
-    """The engine that the settings name, loaded and warm; ConfigError if there is none of that name."""
-    factory = FACTORIES.get(settings.worker.engine)
-    if factory is None:
-        raise ConfigError(f"unknown engine {settings.worker.engine!r}; there are: {', '.join(sorted(FACTORIES))}")
-    return factory(settings)
+    """The engine that the settings name, loaded and warm."""
+    return FACTORIES[settings.worker.engine](settings)

@@ -9,7 +9,7 @@ from shared.wire import Piece
 from worker.outlet import Outlet
 from worker.table import Report
 
-HELD = Assignment("interactive", "1-1", "a", 1, None, "", 60_000, 0, ())
+HELD = Assignment("interactive", "1-1", "a", 1, None, "", 60_000, 0, 0, ())
 
 
 class Lease:

@@ -76,6 +76,33 @@ def test_reserved_slots_stay_free_for_their_lane():
     assert rooms["interactive"].cap == 3
 
 
+def test_a_lane_at_its_bound_saves_up_no_claim_to_the_slots_of_others():
+    """Bulk holds all it may; the bells that ring meanwhile give it nothing to hold against interactive later."""
+    lanes = {"interactive": Lane(weight=8, reserve_slots=1), "bulk": Lane(weight=1)}
+    quotas = Quotas(lanes, slots=16)
+    for _ in range(500):
+        rooms = quotas.rooms({"interactive": 0, "bulk": 15})
+        quotas.settle(rooms, {}, {"interactive": 0, "bulk": 50})
+
+    taken = []
+    for _ in range(18):  # now interactive has work, and one slot of bulk's is freed at a time
+        rooms = quotas.rooms({"interactive": 1, "bulk": 14})
+        [lane] = [room.lane for room in rooms if room.quota]
+        quotas.settle(rooms, {lane: 1}, {"interactive": 50, "bulk": 50})
+        taken.append(lane)
+
+    assert taken.count("bulk") == 2
+    assert "bulk" not in taken[:4]
+
+
+def test_a_lane_that_starves_is_served_next():
+    quotas = Quotas(INTERACTIVE_AND_BULK, slots=4)
+
+    rooms = quotas.rooms({"interactive": 3, "bulk": 0}, starving={"bulk"})
+
+    assert [(room.lane, room.quota) for room in rooms] == [("bulk", 1), ("interactive", 0)]
+
+
 def test_a_full_worker_has_no_room():
     assert Quotas(INTERACTIVE_AND_BULK, slots=4).rooms({"interactive": 1, "bulk": 3}) == []
 

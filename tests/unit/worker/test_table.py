@@ -24,6 +24,7 @@ def assignment(request_id="a", attempt=1, *, prior=(), lane="interactive", reada
         channel="bw:gw:x",
         deadline_ms=60_000,
         queued_ms=3,
+        position=len(prior),
         prior_ids=prior,
     )
 
