@@ -13,6 +13,9 @@ from shared.errors import WireError
 VERSION = 1
 """The newest version that is read here. A message without `v` is of version 1; a writer of a later one names it."""
 
+MAX_CHARS_PER_TOKEN = 32
+"""A prompt with more characters for each token of the context is too long by definition, and refused uncut."""
+
 M = TypeVar("M", bound="Message")
 
 State = Literal["queued", "running", "parked", "done", "failed", "cancelled", "expired"]

@@ -55,5 +55,7 @@ class Quotas:
             for other_name, other in self._lanes.items()
             if other_name != name
         )
+        # However much is reserved, one slot of the worker is anybody's: a lane that no worker serves never moves.
+        kept_for_others = min(kept_for_others, self._slots - 1)
         most = self._slots if lane.max_batch is None else lane.max_batch
         return max(0, min(free - kept_for_others, most - used.get(name, 0)))

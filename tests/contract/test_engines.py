@@ -184,6 +184,7 @@ def test_a_prompt_that_fills_the_context_but_for_one_token(engine):
     ("request_", "param", "numbers"),
     [
         (chat("word " * 300), "messages", [MAX_MODEL_LEN]),
+        (chat("1" * 1_000_000), "messages", [1_000_000, MAX_MODEL_LEN]),
         (chat(max_tokens=MAX_MODEL_LEN), "messages", [MAX_MODEL_LEN]),
         (GenerateRequest(sampling=Sampling(seed=1), prompt=(5,) * 192), "prompt", [192, MAX_MODEL_LEN]),
         (GenerateRequest(sampling=Sampling(seed=1, max_tokens=100), prompt=(5,) * 100), "prompt", [200, MAX_MODEL_LEN]),

@@ -13,7 +13,7 @@ from shared.errors import InvalidRequest
 from shared.settings import WorkerSettings
 from shared.wire import GenerateRequest, Outcome, Usage
 from worker.engine import Ended, Event, Progressed, Work
-from worker.engines.limits import output_limit, refusal
+from worker.engines.limits import output_limit, refusal, refuse_outsized
 from worker.engines.stops import StopMatcher
 
 WORD = re.compile(r"\s*\S+|\s+")
@@ -134,6 +134,7 @@ class EchoEngine:
 
     def _answer(self, work: Work) -> _Answer:
         request = work.request
+        refuse_outsized(request, self.max_model_len)
         words, prompt_tokens = _words(request)
         limit = output_limit(request, prompt_tokens, self.max_model_len)
         is_cut = request.sampling.ignore_eos or limit <= len(words)

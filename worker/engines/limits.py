@@ -1,7 +1,7 @@
 """Limits: how many tokens a request may produce within the context."""
 
 from shared.errors import InvalidRequest
-from shared.wire import ErrorInfo, GenerateRequest, Outcome
+from shared.wire import MAX_CHARS_PER_TOKEN, ErrorInfo, GenerateRequest, Outcome
 
 TOO_LONG = "context_length_exceeded"
 
@@ -9,6 +9,20 @@ TOO_LONG = "context_length_exceeded"
 def source(request: GenerateRequest) -> str:
     """The field that the prompt comes from."""
     return "messages" if request.messages is not None else "prompt"
+
+
+def refuse_outsized(request: GenerateRequest, max_model_len: int) -> None:
+    """InvalidRequest if the prompt cannot fit, whatever its tokens are.
+
+    Cutting a text into tokens takes time, up to seconds for megabytes, and the whole batch waits for it.
+    """
+    contents = [message.get("content") or "" for message in request.messages or ()]
+    chars = sum(map(len, contents)) if request.messages is not None else len(request.prompt or ())
+    if len(contents) >= max_model_len or chars > MAX_CHARS_PER_TOKEN * max_model_len:
+        param = source(request)
+        context = f"This model's maximum context length is {max_model_len} tokens."
+        problem = f"The {param} with {chars} characters cannot fit."
+        raise InvalidRequest(f"{context} {problem}", param=param, code=TOO_LONG)
 
 
 def output_limit(request: GenerateRequest, prompt_tokens: int, max_model_len: int) -> int:

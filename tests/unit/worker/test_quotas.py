@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,6 +102,15 @@ def test_a_lane_that_starves_is_served_next():
     rooms = quotas.rooms({"interactive": 3, "bulk": 0}, starving={"bulk"})
 
     assert [(room.lane, room.quota) for room in rooms] == [("bulk", 1), ("interactive", 0)]
+
+
+@pytest.mark.parametrize("slots", [1, 2, 16])
+def test_no_reserve_shuts_a_lane_out_of_an_idle_worker(slots):
+    lanes = {"interactive": Lane(weight=8, reserve_slots=99), "bulk": Lane(weight=1)}
+
+    rooms = {room.lane: room for room in Quotas(lanes, slots=slots).rooms({})}
+
+    assert rooms["bulk"].cap >= 1
 
 
 def test_a_full_worker_has_no_room():

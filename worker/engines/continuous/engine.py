@@ -14,7 +14,7 @@ from worker.engines.continuous.sequence import Sequence
 from worker.engines.continuous.slots import Slots
 from worker.engines.continuous.text import Codec, TextStream
 from worker.engines.continuous.weights import ensure
-from worker.engines.limits import output_limit, refusal
+from worker.engines.limits import output_limit, refusal, refuse_outsized
 
 
 class ContinuousEngine:
@@ -99,6 +99,7 @@ class ContinuousEngine:
     def _sequence(self, work: Work, slot: int) -> Sequence:
         """The request in this engine's terms; InvalidRequest if it cannot be served."""
         request = work.request
+        refuse_outsized(request, self.max_model_len)
         prompt_ids = self._codec.encode(request)
         return Sequence(
             id=work.id,
