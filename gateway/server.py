@@ -7,6 +7,7 @@ from types import FrameType
 import uvicorn
 
 from gateway.app import App
+from gateway.protocol import BoundedProtocol
 from shared.errors import ConfigError
 from shared.settings import GatewaySettings
 
@@ -24,7 +25,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 loop="uvloop",
-                http="httptools",
+                http=BoundedProtocol,
                 ws="none",
                 lifespan="on",
                 log_config=None,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from shared.errors import ConfigError
 from shared.settings import Settings
 from worker.engine import Engine
 
@@ -13,8 +14,10 @@ def _echo(settings: Settings) -> Engine:
 
 
 def _continuous(settings: Settings) -> Engine:
-    from worker.engines.continuous.engine import ContinuousEngine
-
+    try:
+        from worker.engines.continuous.engine import ContinuousEngine
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"the continuous engine needs {error.name}: install busway[worker]") from error
     return ContinuousEngine.load(settings.worker, settings.cache_dir)
 
 

@@ -1,10 +1,14 @@
 """The echo engine says what it was told, at the pace it was told."""
 
+import sys
+
 import pytest
 
-from shared.settings import EchoSettings, WorkerSettings
+from shared.errors import ConfigError
+from shared.settings import EchoSettings, Settings, WorkerSettings
 from shared.wire import GenerateRequest, Sampling
 from worker.engine import Ended, Progressed, Work
+from worker.engines import create
 from worker.engines.echo import EchoEngine
 
 
@@ -136,3 +140,12 @@ def test_tokens_are_told_one_a_step():
     counts = [sum(len(event.ids) for event in echo.step() if isinstance(event, Progressed)) for _ in range(5)]
 
     assert counts == [1, 1, 1, 1, 0]
+
+
+def test_an_engine_whose_libraries_are_missing_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "worker.engines.continuous.engine", raising=False)
+    monkeypatch.delitem(sys.modules, "worker.engines.continuous.model", raising=False)
+
+    with pytest.raises(ConfigError, match=r"needs torch: install busway\[worker\]"):
+        create(Settings())
