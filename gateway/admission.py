@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.catalogue import Catalogue
+from gateway.catalogue import Catalogue, longest_context
 from gateway.follower import Follower
 from gateway.metrics import Metrics
-from gateway.openai.translate import cost_tokens
+from gateway.openai.budget import cost_tokens, refuse_too_long
 from gateway.relay import Relay
 from shared import wire
 from shared.broker import Broker, Submission
@@ -29,6 +29,8 @@ class Ask:
     id: str
     model: str
     request: wire.GenerateRequest
+    limit_field: str
+    """What the client calls the bound of tokens to produce."""
     service_tier: str | None
     stream: bool
     headers: Mapping[str, str]
@@ -43,8 +45,8 @@ class Admitted:
     """The service tier that was really used, in OpenAI's words."""
     deadline_s: float
     queue_timeout_s: float
-    ahead: int
-    """Requests before it in its lane."""
+    ahead: int | None
+    """Requests before it in its lane; None if it was in it already."""
 
 
 class Admission:
@@ -71,12 +73,22 @@ class Admission:
         """Queue it and follow it; a BuswayError says why not."""
         if not self._relay.listening:
             raise BrokerUnavailable("Redis does not answer.")
-        await self._catalogue.find(ask.model)
+        context = longest_context(await self._catalogue.find(ask.model))
+        refuse_too_long(ask.request, context, limit_field=ask.limit_field)
         name = self.lane_of(ask.service_tier)
         lane = self._lanes[name]
         deadline_ms = min(int(lane.deadline_s * 1000), asked_deadline_ms(ask.headers, stream=ask.stream))
         follower = Follower(ask.id, ask.model, name, wakes_on_text=ask.stream)
-        ahead = await self._enqueue(ask, follower, lane, deadline_ms)
+        submission = Submission(
+            id=ask.id,
+            model=ask.model,
+            lane=name,
+            request=ask.request,
+            cost_tokens=cost_tokens(ask.request, context),
+            channel=self._relay.channel,
+            deadline_ms=deadline_ms,
+        )
+        ahead = await self._enqueue(submission, follower, lane)
         return Admitted(
             follower=follower,
             tier=LANE_TIERS.get(name, "default"),
@@ -95,16 +107,7 @@ class Admission:
             raise InvalidRequest(f"service_tier must be one of {known}.", param="service_tier")
         return lane
 
-    async def _enqueue(self, ask: Ask, follower: Follower, lane: Lane, deadline_ms: int) -> int:
-        submission = Submission(
-            id=ask.id,
-            model=ask.model,
-            lane=follower.lane,
-            request=ask.request,
-            cost_tokens=cost_tokens(ask.request),
-            channel=self._relay.channel,
-            deadline_ms=deadline_ms,
-        )
+    async def _enqueue(self, submission: Submission, follower: Follower, lane: Lane) -> int | None:
         losses = self._relay.follow(follower)
         try:
             ahead = await self._broker.enqueue(submission, lane)

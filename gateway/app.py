@@ -56,8 +56,10 @@ def create_app(settings: Settings) -> App:
 
 
 async def _refused(request: Request, error: BuswayError) -> Response:
-    problem = Problem.of(error)
-    trace_of(request.scope).outcome = problem.code
+    problem, trace = Problem.of(error), trace_of(request.scope)
+    trace.outcome = problem.code
+    if problem.message != error.message:
+        trace.fields["detail"] = error.message  # on the request's one line: there are no more of these than requests
     return problem.response()
 
 

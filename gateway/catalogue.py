@@ -90,5 +90,13 @@ def live(model: ServedModel) -> bool:
 
 def max_model_len(model: ServedModel) -> int | None:
     """The smallest that its workers say; None if they do not."""
-    lengths = [int(text) for worker in model.workers if (text := worker.get("max_model_len", "")).isdigit()]
-    return min(lengths, default=None)
+    return min(_lengths(model), default=None)
+
+
+def longest_context(model: ServedModel) -> int | None:
+    """The largest that its workers say: what exceeds it, none of them can serve. None if they do not say."""
+    return max(_lengths(model), default=None)
+
+
+def _lengths(model: ServedModel) -> list[int]:
+    return [int(text) for worker in model.workers if (text := worker.get("max_model_len", "")).isdigit()]

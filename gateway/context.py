@@ -105,8 +105,16 @@ class Context:
         )
 
 
-async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
-    """The whole body; RequestError as soon as it is known to be larger than the limit, ClientGone if it breaks off."""
+async def read_body(scope: Scope, receive: Receive, limit_bytes: int, *, within_s: float) -> bytes:
+    """The whole body; RequestError as soon as it is known to be too large or too slow, ClientGone if it breaks off."""
+    try:
+        async with asyncio.timeout(within_s):
+            return await _read(scope, receive, limit_bytes)
+    except TimeoutError as error:
+        raise RequestError(f"The body did not arrive within {within_s:g} s.", code="body_timeout") from error
+
+
+async def _read(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
     headers = dict(scope["headers"])
     refusal = RequestError(f"The body is larger than {limit_bytes} bytes.", code="request_too_large")
     if _number(headers.get(b"content-length", b"0")) > limit_bytes:

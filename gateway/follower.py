@@ -85,29 +85,29 @@ class Follower:
         self._take(frame)
         return Verdict.TAKEN
 
-    def catch_up(self, logged: Sequence[Frame], record: Record | None, *, wanted: int) -> None:
-        """Fill in what the log and the record say; if they lack what was `wanted` when they were read, it is lost.
+    def catch_up(self, logged: Sequence[Frame], record: Record | None, *, wanted: int) -> bool:
+        """Fill in what the log and the record say. False: they lack what was `wanted` when they were read, it is lost.
 
         The log is the truth: what an older attempt wrote there, the newer one built upon.
         """
         if self.outcome is not None:
-            return
+            return True
         self.quiet = 0
         if record is None:
-            self.end(LOST)
-            return
+            return False
         for frame in logged:
             if frame.at == self.tokens and frame.ids:
                 self._take(frame)
         ended = record.state in TERMINAL
         if self.tokens < max(wanted, (record.tokens or 0) if ended else 0):
-            self.end(LOST)
-        elif ended:
+            return False
+        if ended:
             self.end(record.outcome or LOST)
         else:
             held_back, self._held_back = self._held_back, []
             for frame in held_back:
                 self.offer(frame)
+        return True
 
     def end(self, outcome: Outcome) -> None:
         """The end, unless there was one already."""

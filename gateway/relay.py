@@ -10,7 +10,7 @@ from gateway.errands import Errands
 from gateway.follower import LOST, Follower, Verdict
 from gateway.metrics import Metrics
 from shared import ids, keys, wire
-from shared.broker import CANCELLED, EXPIRED, Broker
+from shared.broker import CANCELLED, EXPIRED, Broker, Record
 from shared.connection import Redis
 from shared.errors import BrokerUnavailable, WireError
 from shared.subscriber import Subscriber
@@ -71,6 +71,8 @@ class Relay:
     def accept(self, follower: Follower, losses: int) -> None:
         """The broker has taken the request."""
         follower.accepted = True
+        if follower.outcome is not None:  # given up in the meantime, with a cancel that may have come too early
+            self._errands.send("cancel", self._cancel(follower, CANCELLED))
         if losses != self._losses:
             self._repair(follower)
 
@@ -131,23 +133,33 @@ class Relay:
             self._errands.send("repair", self._catch_up(follower))
 
     async def _catch_up(self, follower: Follower) -> None:
-        """Until the follower holds all that is known to exist."""
+        """Until the follower holds all that is known to exist, and nothing more may have been missed meanwhile."""
         try:
             while follower.outcome is None and follower.id in self._followers:
                 async with self._probes:
+                    losses = self._losses
                     wanted, after = follower.wanted, follower.tokens
                     record = await self._broker.record(follower.model, follower.id)
                     started = record is not None and record.attempt > 0
                     logged = await self._broker.replay(follower.model, follower.id, after) if started else []
-                follower.catch_up(logged, record, wanted=wanted)
+                if not follower.catch_up(logged, record, wanted=wanted):
+                    self._lose(follower, record)
                 if follower.tokens > after:
                     self._metrics.gaps_filled.inc()
-                if follower.tokens >= follower.wanted:
+                if follower.tokens >= follower.wanted and losses == self._losses:
                     return
         except (BrokerUnavailable, WireError) as error:
             log.warning("repair.failed", request=follower.id, error=str(error))  # the sweep comes back to it
         finally:
             follower.repairing = False
+
+    def _lose(self, follower: Follower, record: Record | None) -> None:
+        """What it lacks is nowhere. If its request still runs, it must not run on for nobody."""
+        if record is None or record.state in wire.TERMINAL:
+            follower.end(LOST)
+        else:
+            log.warning("request.lost", request=follower.id, tokens=follower.tokens, wanted=follower.wanted)
+            self.give_up(follower, LOST, "lost")
 
     async def _sweep(self) -> None:
         """Look after those that heard nothing for a while, the longest first, a bounded number each time."""
@@ -178,17 +190,22 @@ class Relay:
         self._errands.send("cancel", self._cancel(follower, outcome))
 
     async def _cancel(self, follower: Follower, outcome: wire.Outcome) -> None:
-        """Tried a few times; should Redis stay away, the request's own deadline ends it."""
+        """Tried a few times; should Redis stay away, the request's own deadline ends it.
+
+        A request that Redis does not know may still be on its way there, unless its coming was confirmed.
+        """
         for pause_s in (*CANCEL_RETRIES_S, None):
+            was_accepted = follower.accepted
             try:
-                await self._broker.cancel(follower.model, follower.lane, follower.id, outcome)
+                found = await self._broker.cancel(follower.model, follower.lane, follower.id, outcome)
             except BrokerUnavailable as error:
                 if pause_s is None:
                     log.warning("cancel.failed", request=follower.id, error=str(error))
-                    return
-                await asyncio.sleep(pause_s)
             else:
-                return
+                if found != "unknown" or was_accepted:
+                    return
+            if pause_s is not None:
+                await asyncio.sleep(pause_s)
 
     async def _again(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """A defect in a callback must not end the relay for good: say so, start over, and look after everyone."""

@@ -45,7 +45,8 @@ class Answer(Response):
         self._dialect = dialect
         self._relay = relay
         self._meters = meters
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        """One of each kind: a stream beats as long as it lives."""
         self.background = None
         headers = {"x-busway-lane": admitted.follower.lane}
         self.status_code = 200
@@ -55,12 +56,12 @@ class Answer(Response):
         trace, follower = trace_of(scope), self._follower
         self._abort = trace.abort
         listener = asyncio.get_running_loop().create_task(self._listen(receive))
-        self._after(self._admitted.deadline_s, lambda: self._relay.give_up(follower, EXPIRED, "deadline"))
-        self._after(self._admitted.queue_timeout_s, lambda: self._relay.give_up_if_queued(follower))
+        self._after("deadline", self._admitted.deadline_s, lambda: self._relay.give_up(follower, EXPIRED, "deadline"))
+        self._after("queue", self._admitted.queue_timeout_s, lambda: self._relay.give_up_if_queued(follower))
         try:
             await self._write(scope, receive, send)
         finally:
-            for timer in self._timers:
+            for timer in self._timers.values():
                 timer.cancel()
             listener.cancel()
             self._relay.release(follower)
@@ -74,10 +75,8 @@ class Answer(Response):
             pass
         self._follower.leave()
 
-    def _after(self, delay_s: float, act: Callable[[], None]) -> asyncio.TimerHandle:
-        timer = asyncio.get_running_loop().call_later(delay_s, act)
-        self._timers.append(timer)
-        return timer
+    def _after(self, kind: str, delay_s: float, act: Callable[[], None]) -> None:
+        self._timers[kind] = asyncio.get_running_loop().call_later(delay_s, act)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         """No header has been sent: the failure gets a status of its own."""
@@ -109,7 +108,9 @@ class Answer(Response):
         if outcome is not None and outcome.usage is not None:
             meters.prompt_tokens.inc(outcome.usage.prompt_tokens)
             trace.fields["prompt_tokens"] = outcome.usage.prompt_tokens
-        trace.fields.update(tokens=follower.tokens, attempts=follower.attempt, ahead=self._admitted.ahead)
+        trace.fields.update(tokens=follower.tokens, attempts=follower.attempt)
+        if self._admitted.ahead is not None:
+            trace.fields["ahead"] = self._admitted.ahead
 
 
 class JsonAnswer(Answer):
@@ -149,7 +150,7 @@ class EventStream(Answer):
 
     async def _write(self, scope: Scope, receive: Receive, send: Send) -> None:
         follower = self._follower
-        self._after(self._pace.header_hold_s, self._end_hold)
+        self._after("hold", self._pace.header_hold_s, self._end_hold)
         while not follower.gone:
             pieces, outcome = follower.read(), follower.outcome
             if self._last_sent is None:
@@ -196,7 +197,7 @@ class EventStream(Answer):
     async def _begin(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         self._last_sent = time.monotonic()
-        self._after(self._pace.keepalive_s, self._beat)
+        self._after("beat", self._pace.keepalive_s, self._beat)
         if self._hold_is_over and self._follower.tokens == 0 and self._follower.outcome is None:
             await self._send(send, sse.QUEUED)
 
@@ -222,7 +223,7 @@ class EventStream(Answer):
             self._ping_is_due = True
             self._follower.wake()
             silent_s = 0.0
-        self._after(self._pace.keepalive_s - silent_s, self._beat)
+        self._after("beat", self._pace.keepalive_s - silent_s, self._beat)
 
     def _cut(self) -> None:
         """The client does not read: what is buffered for it must not grow, nor its request run on."""

@@ -1,8 +1,9 @@
 """Settings: one frozen tree for the whole fleet, read once from the environment.
 
 `BUSWAY_` and `__` between levels: `BUSWAY_WORKER__SLOTS=32`. An unknown `BUSWAY_` name is refused, in
-every process, because a misspelt setting that is ignored is found at 2 a.m. The tree holds the fields
-of all processes, so that one environment file can serve them all.
+every process, because a misspelt setting that is ignored is found at 2 a.m. A name counts in any case,
+and an empty value is none at all. The tree holds the fields of all processes, so that one environment
+file can serve them all.
 """
 
 import difflib
@@ -14,13 +15,14 @@ from typing import Any, Literal
 
 from dotenv import dotenv_values
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from shared.errors import ConfigError
 from shared.lanes import Lane, check_order, merged
 
 PREFIX = "BUSWAY_"
 ENV_FILE = "BUSWAY_ENV_FILE"
+URL, PLATFORM_URL = "BUSWAY_REDIS__URL", "REDIS_URL"
 LANE_NAME = re.compile(rf"{PREFIX}LANES__([A-Z0-9_]*?[A-Z0-9])__[A-Z]")
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 
@@ -55,6 +57,7 @@ class GatewaySettings(Section):
     )
     header_hold_s: float = Field(default=2, ge=0, description="A stream's status waits this long for its first token")
     keepalive_s: float = Field(default=10, gt=0, description="Silence after which a stream carries a comment")
+    body_timeout_s: float = Field(default=30, gt=0, description="A body that takes longer to arrive is answered 400")
     drain_s: float = Field(default=30, ge=0, description="On SIGTERM, open streams may take this long to end")
     default_lane: str = Field(default="interactive", description="Lane of a request that asks for none")
     absent_grace_s: float = Field(
@@ -130,6 +133,17 @@ class Settings(BaseSettings):
         return merged(given) if isinstance(given, dict) else given
 
     @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - pydantic-settings' signature
+        init_settings: PydanticBaseSettingsSource,
+        *_: PydanticBaseSettingsSource,
+        **__: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Nothing but what it is given: pydantic-settings would read the process's environment as well."""
+        return (init_settings,)
+
+    @classmethod
     def of(cls, environ: Mapping[str, str]) -> "Settings":
         """The tree from exactly these variables; pydantic's ValidationError if a value is wrong."""
         return cls.model_validate(_Variables(cls, environ)())
@@ -188,16 +202,33 @@ def from_file(path: str | None) -> dict[str, str]:
     return {k: v for k, v in dotenv_values(path).items() if v is not None and k.upper().startswith(PREFIX)}
 
 
+def in_force(variables: Mapping[str, str]) -> dict[str, str]:
+    """The `BUSWAY_` variables that say something, by their name in capitals; written so, it goes before other cases."""
+    given = [(name, value) for name, value in variables.items() if value and name.upper().startswith(PREFIX)]
+    return {name.upper(): value for name, value in sorted(given, key=lambda pair: pair[0].isupper())}
+
+
+def _layers(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Where values come from, and which, the strongest first."""
+    named = in_force(environ)
+    platform = environ.get(PLATFORM_URL)
+    return {
+        "environment": named,
+        "file": in_force(from_file(named.get(ENV_FILE))),
+        PLATFORM_URL: {URL: platform} if platform else {},
+    }
+
+
 def load(overrides: Mapping[str, str] | None = None) -> Settings:
     """The settings in force: `overrides` over the environment over the file that BUSWAY_ENV_FILE names.
 
     ConfigError, with every problem in it, if a name is unknown or a value is wrong.
     """
     environ = {**os.environ, **(overrides or {})}
-    merged_env = {**from_file(environ.get(ENV_FILE)), **environ}
-    if "REDIS_URL" in merged_env:
-        merged_env.setdefault("BUSWAY_REDIS__URL", merged_env["REDIS_URL"])
-    refuse_unknown(merged_env)
+    refuse_unknown([*environ, *from_file(in_force(environ).get(ENV_FILE))])
+    merged_env: dict[str, str] = {}
+    for layer in reversed(_layers(environ).values()):
+        merged_env.update(layer)
     try:
         settings = Settings.of(merged_env)
     except ValidationError as error:
@@ -216,14 +247,12 @@ def _say(problem: Any) -> str:
 
 def rows(settings: Settings) -> list[tuple[str, str, str]]:
     """(variable, value, source) of every setting in force; secrets are shown as stars."""
-    in_file = from_file(os.environ.get(ENV_FILE))
+    layers = _layers(os.environ)
     table = []
     for name in sorted(known_names(settings.lanes) - {ENV_FILE}):
         value: Any = settings
         for part in name.removeprefix(PREFIX).lower().split("__"):
             value = value[part] if isinstance(value, dict) else getattr(value, part)
-        source = "environment" if name in os.environ else "file" if name in in_file else "default"
-        if name == "BUSWAY_REDIS__URL" and source == "default" and "REDIS_URL" in os.environ:
-            source = "REDIS_URL"
+        source = next((source for source, layer in layers.items() if name in layer), "default")
         table.append((name, "" if value is None else str(value), source))
     return table

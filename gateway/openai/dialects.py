@@ -111,8 +111,17 @@ class Completion(Dialect):
         return {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
 
 
-def usage(outcome: Outcome, tokens: int) -> dict[str, int]:
-    """Tokens as OpenAI counts them; a worker that did not say leaves us our own count of the answer."""
+def usage(outcome: Outcome, tokens: int) -> dict[str, Any]:
+    """Tokens as OpenAI counts them; a worker that did not say leaves us our own count of the answer.
+
+    No prompt is cached and no token is a hidden thought, but some clients read the details unasked.
+    """
     prompt = outcome.usage.prompt_tokens if outcome.usage else 0
     answer = outcome.usage.completion_tokens if outcome.usage else tokens
-    return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": answer,
+        "total_tokens": prompt + answer,
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }

@@ -11,6 +11,8 @@ from shared.wire import Outcome
 INVALID, SERVER = "invalid_request_error", "server_error"
 INTERNAL = "internal_error"
 INTERNAL_MESSAGE = "The server had an error while processing the request."
+PUBLIC = {"redis_unavailable": "The queue is not available at the moment; send the request again."}
+"""Said instead of an error's own words, which name addresses and the like: those are for the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,8 @@ class Row:
     status: int
     type: str = INVALID
     retry: bool = True
+    close: bool = False
+    """The connection is of no more use: the rest of the request is still to come."""
 
 
 TABLE = {
@@ -30,6 +34,7 @@ TABLE = {
     "unsupported_parameter": Row(400),
     "unsupported_value": Row(400),
     "context_length_exceeded": Row(400),
+    "body_timeout": Row(400, close=True),  # not 408, which clients repeat
     "invalid_api_key": Row(401),
     "model_not_found": Row(404),
     "not_found": Row(404),
@@ -64,7 +69,7 @@ class Problem:
         if error.code not in TABLE:
             return cls(INTERNAL, INTERNAL_MESSAGE)
         retry_after_s = error.retry_after_s if isinstance(error, Unavailable) else None
-        return cls(error.code, error.message, error.param, retry_after_s)
+        return cls(error.code, PUBLIC.get(error.code, error.message), error.param, retry_after_s)
 
     @classmethod
     def of_outcome(cls, outcome: Outcome) -> "Problem":
@@ -73,7 +78,7 @@ class Problem:
         if error is None or error.code not in TABLE:
             return cls(INTERNAL, INTERNAL_MESSAGE)
         retry_after_s = 1 if TABLE[error.code].status == 503 else None
-        return cls(error.code, error.message, error.param, retry_after_s)
+        return cls(error.code, PUBLIC.get(error.code, error.message), error.param, retry_after_s)
 
     @property
     def row(self) -> Row:
@@ -91,6 +96,8 @@ class Problem:
             headers["retry-after"] = str(self.retry_after_s)
         if not self.row.retry:
             headers["x-should-retry"] = "false"
+        if self.row.close:
+            headers["connection"] = "close"
         if self.row.status == 401:
             headers["www-authenticate"] = "Bearer"
         return headers

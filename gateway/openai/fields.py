@@ -3,11 +3,14 @@
 import re
 from typing import Any
 
+import msgspec
 from pydantic_core import PydanticCustomError
 
 MAX_STOPS = 4
+MAX_STOP_CHARS = 256
 MAX_TOKEN_ID = 2**31 - 1
 MAX_DEPTH = 16
+MAX_KWARGS_BYTES = 64 * 1024
 # These are ours: a client that set them could run its own template in the worker, or break its caller.
 RESERVED_KWARGS = frozenset({
     "chat_template", "tokenize", "tokenizer", "conversation", "messages", "add_generation_prompt",
@@ -50,12 +53,14 @@ def _part_text(part: Any) -> str:
 
 
 def stop_strings(stop: Any) -> tuple[str, ...]:
-    """A string or up to four; none of them empty, because the empty string is everywhere."""
+    """A string or up to four: none long, as workers look for them at every token; none empty, as that is everywhere."""
     stops = [stop] if isinstance(stop, str) else stop
     if not isinstance(stops, list) or not all(isinstance(one, str) for one in stops):
         raise wrong("must be a string or a list of strings")
     if len(stops) > MAX_STOPS:
         raise wrong(f"at most {MAX_STOPS} strings")
+    if any(len(one) > MAX_STOP_CHARS for one in stops):
+        raise wrong(f"at most {MAX_STOP_CHARS} characters a string")
     if "" in stops:
         raise wrong("an empty string cannot stop anything")
     return tuple(stops)
@@ -87,6 +92,8 @@ def template_kwargs(kwargs: Any) -> dict[str, Any]:
             raise wrong("each name must be an identifier")
     if _deeper_than(kwargs, MAX_DEPTH):
         raise wrong(f"nested more than {MAX_DEPTH} levels")
+    if len(msgspec.json.encode(kwargs)) > MAX_KWARGS_BYTES:
+        raise wrong(f"larger than {MAX_KWARGS_BYTES} bytes")
     return kwargs
 
 

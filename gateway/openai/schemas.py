@@ -7,7 +7,17 @@ refused; what would not is ignored, and the answer says so in a header.
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from gateway.openai import policy
 from gateway.openai.fields import flat_content, one_prompt, stop_strings, template_kwargs, wrong
@@ -45,10 +55,22 @@ class Body(Part):
     ignore_eos: bool = False
     service_tier: str | None = None
 
+    @field_validator("stream_options")
+    @classmethod
+    def _only_of_streams(cls, options: StreamOptions, info: ValidationInfo) -> StreamOptions:
+        if not info.data.get("stream", True):  # absent: it is wrong itself, and told first
+            raise wrong("only allowed when stream is true")
+        return options
+
     @property
     def token_limit(self) -> int | None:
         """Tokens to produce at most; the newer name wins if both are given."""
         return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+    @property
+    def limit_field(self) -> str:
+        """The field that `token_limit` comes from."""
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
     @property
     def include_usage(self) -> bool:

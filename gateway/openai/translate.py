@@ -6,9 +6,6 @@ from typing import Any
 from gateway.openai.schemas import Body, ChatBody, CompletionBody, Message
 from shared import wire
 
-CHARS_PER_TOKEN = 4
-OUTPUT_TOKENS_GUESSED = 256
-
 
 def chat(body: ChatBody, seed: int) -> wire.GenerateRequest:
     """The chat as a worker needs it; `seed` counts where the body has none."""
@@ -22,17 +19,6 @@ def chat(body: ChatBody, seed: int) -> wire.GenerateRequest:
 def completion(body: CompletionBody, seed: int) -> wire.GenerateRequest:
     """The prompt as a worker needs it; `seed` counts where the body has none."""
     return wire.GenerateRequest(sampling=_sampling(body, seed), prompt=body.prompt)
-
-
-def cost_tokens(request: wire.GenerateRequest) -> int:
-    """Estimate of prompt and output tokens, for the bound of a lane."""
-    if request.messages is not None:
-        prompt = sum(len(message["content"]) for message in request.messages) // CHARS_PER_TOKEN
-    elif isinstance(request.prompt, str):
-        prompt = len(request.prompt) // CHARS_PER_TOKEN
-    else:
-        prompt = len(request.prompt or ())
-    return 1 + prompt + (request.sampling.max_tokens or OUTPUT_TOKENS_GUESSED)
 
 
 def model_card(name: str, max_model_len: int | None, *, created: int | None = None) -> dict[str, Any]:

@@ -37,12 +37,14 @@ async def generate(request: Request, endpoint: Endpoint[B]) -> Response:
     """Parse, admit, follow. A BuswayError on the way is the answer."""
     gateway, trace = gateway_of(request), trace_of(request.scope)
     trace.endpoint = endpoint.name
-    raw = await read_body(request.scope, request.receive, gateway.settings.gateway.max_body_bytes)
+    limits = gateway.settings.gateway
+    raw = await read_body(request.scope, request.receive, limits.max_body_bytes, within_s=limits.body_timeout_s)
     body, ignored = parse(raw, endpoint.body)
     ask = Ask(
         id=trace.request_id,
         model=body.model,
         request=endpoint.translate(body, secrets.randbits(63)),
+        limit_field=body.limit_field,
         service_tier=body.service_tier,
         stream=body.stream,
         headers=request.headers,

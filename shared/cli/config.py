@@ -15,7 +15,7 @@ PARAMETER = re.compile(r"([?&]password=)[^&]+")
 EXAMPLE_HEAD = """\
 # Every setting of Busway, with its default. Uncomment what you change.
 # Compose reads this file as `.env`; elsewhere name it: BUSWAY_ENV_FILE=.env
-# The environment wins over the file. A name that is not a setting stops every process.
+# The environment wins over the file. A name that is not a setting stops every process; an empty value is none.
 """
 
 

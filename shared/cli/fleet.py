@@ -13,12 +13,13 @@ from shared.cli import listen, supervisor, try_out
 from shared.cli.client import ChatError, Client, first_key
 from shared.cli.config import masked
 from shared.cli.lock import hold
+from shared.cli.logs import tail
 from shared.cli.model import fetch
 from shared.cli.run import environment, module
 from shared.cli.say import say, warn
 from shared.cli.signals import Signals, StopAsked
 from shared.cli.status import await_workers
-from shared.cli.supervisor import Broken, Program, Supervisor
+from shared.cli.supervisor import Broken, Part, Program, Supervisor
 from shared.cli.valkey import Valkey, refuse_unreachable
 from shared.errors import BrokerUnavailable
 from shared.settings import Settings, load, rows
@@ -81,7 +82,7 @@ class Fleet:
         self._plan = plan
         self._signals = signals
         self._lock = lock
-        self._supervisor = Supervisor(warn)
+        self._supervisor = Supervisor(warn, on_death=self._forget_numbers)
         self._sockets: list[socket.socket] = []
         self._valkey: Valkey | None = None
         self._gateways: list[Program] = []
@@ -100,7 +101,7 @@ class Fleet:
             warn(str(broken))
             return broken.status
         except (ChatError, TimeoutError, BrokerUnavailable) as error:
-            warn(f"it did not become ready: {error}\n{supervisor.tail(self._workers[0].log)}")
+            warn(f"it did not become ready: {error}\n{tail(self._workers[0].log)}")
             return 1
         finally:
             self._stop()
@@ -134,7 +135,12 @@ class Fleet:
             refuse_unreachable(redis.url, shown=masked(redis.url), timeout_s=redis.timeout_s)
             say(f"broker: {masked(redis.url)}")
             return redis.url
-        self._valkey = Valkey(self._plan.data / "valkey", keep_open=[self._lock])
+        self._valkey = Valkey(
+            self._plan.data / "valkey",
+            keep_open=[self._lock],
+            say=say,
+            raise_if_asked=self._signals.raise_if_asked,
+        )
         self._supervisor.start(self._valkey)
         say(f"broker: valkey, append-only file in {self._valkey.folder}")
         return self._valkey.url
@@ -155,6 +161,12 @@ class Fleet:
             self._workers.append(Program(name, module("worker"), env=env, log=logs / f"{name}.log"))
         for part in [*self._gateways, *self._workers]:
             self._supervisor.start(part)
+
+    def _forget_numbers(self, part: Part) -> None:
+        """A gateway that was killed could not take what it had open off the sum that all gateways tell."""
+        if part in self._gateways:
+            for left in (self._plan.data / "metrics").glob(f"gauge_live*_{part.pid}.db"):
+                left.unlink(missing_ok=True)
 
     def _meanwhile(self, work: Callable[[], None]) -> None:
         """Do it in a thread while the children and the signals are watched; raises what `work` raises."""

@@ -1,6 +1,7 @@
-"""Child processes that never outlive their parent."""
+"""Child processes that on Linux never outlive their parent. Elsewhere a parent that is killed leaves them behind."""
 
 import ctypes
+import os
 import signal
 import subprocess
 import sys
@@ -11,13 +12,19 @@ PR_SET_PDEATHSIG = 1
 
 
 def _dies_with_parent(number: int) -> Callable[[], None] | None:
-    """Runs in the child before exec: the kernel sends it `number` when the thread that forked it is gone."""
+    """Runs in the child before exec: the kernel sends it `number` when the thread that forked it is gone.
+
+    None where there is no such kernel.
+    """
     if not sys.platform.startswith("linux"):
         return None
     libc = ctypes.CDLL(None, use_errno=True)
+    parent = os.getpid()
 
     def ask() -> None:
         libc.prctl(PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:  # it died before we asked, so nothing would be sent
+            os._exit(1)
 
     return ask
 
@@ -40,7 +47,7 @@ def spawn(
         env=env,
         pass_fds=pass_fds,
         start_new_session=True,
-        preexec_fn=_dies_with_parent(on_parent_death),  # noqa: PLW1509 - it only calls prctl
+        preexec_fn=_dies_with_parent(on_parent_death),  # noqa: PLW1509 - it only makes system calls
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=errors,

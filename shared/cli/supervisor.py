@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from shared.cli.logs import put_aside, tail
 from shared.cli.processes import spawn
 from shared.errors import ConfigError
 
 EARLY_S = 5
 EARLY_DEATHS = 5
 LONGEST_PAUSE_S = 5
-TAIL_LINES = 15
 POLL_S = 0.05
 
 
@@ -21,6 +21,11 @@ class Part(Protocol):
 
     name: str
     log: Path
+
+    @property
+    def pid(self) -> int:
+        """The process of its latest start."""
+        ...
 
     def start(self) -> None:
         """Start it, for the first time or again. ConfigError if it cannot run."""
@@ -51,8 +56,7 @@ class Program:
         self._env = env
         self._pass_fds = pass_fds
         self._process: subprocess.Popen[bytes] | None = None
-        if log.exists():  # the run before this one
-            log.replace(log.with_suffix(".log.1"))
+        put_aside(log)
 
     @property
     def pid(self) -> int:
@@ -100,8 +104,10 @@ class Watched:
 class Supervisor:
     """Watches parts. Single-threaded: its owner calls `refuse_deaths` while the fleet starts, then `tick`."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], on_death: Callable[[Part], None] = lambda _: None) -> None:
+        """`on_death` is told of every part that has ended, before it is started again."""
         self._say = say
+        self._on_death = on_death
         self._watched: list[Watched] = []
 
     def start(self, part: Part) -> None:
@@ -127,6 +133,7 @@ class Supervisor:
                 if now >= watched.due:
                     self._revive(watched)
             elif (status := watched.part.exit_status()) is not None:
+                self._on_death(watched.part)
                 self._record_death(watched, ending(status))
 
     def _revive(self, watched: Watched) -> None:
@@ -164,11 +171,3 @@ def stop(programs: Iterable[Program], *, grace_s: float, is_forced: Callable[[],
 
 def ending(status: int) -> str:
     return f"signal {-status}" if status < 0 else f"exit status {status}"
-
-
-def tail(log: Path) -> str:
-    """The end of a log, introduced."""
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    if not lines:
-        return f"Its log {log} is empty."
-    return "\n".join([f"The end of {log}:", *(f"    {line}" for line in lines[-TAIL_LINES:])])

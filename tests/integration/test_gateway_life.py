@@ -134,6 +134,7 @@ async def test_a_gateway_starts_lives_and_recovers_without_redis(tmp_path):
             await wait_until(lambda: is_not_ready(http), "the gateway to miss Redis")
             alive = await http.get("/health")
             missing = await http.post("/v1/chat/completions", json=chat_body())
+            await wait_until(lambda: len(details(gateway)) == 2, "the reasons in the log")
     finally:
         fleet.stop()
         server.stop()
@@ -142,7 +143,14 @@ async def test_a_gateway_starts_lives_and_recovers_without_redis(tmp_path):
     for answer in (asked, missing):
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "redis_unavailable")
         assert answer.headers["retry-after"] == "1"
+        assert "valkey" not in answer.text, "where Redis is, and what it says, is for the log"
+    assert all("Redis" in detail for detail in details(gateway))
     assert (served.status_code, alive.status_code) == (200, 200)
+
+
+def details(gateway) -> list[str]:
+    """What the log says of requests that were refused with fewer words."""
+    return [one["detail"] for one in gateway.process.events("request.finished") if "detail" in one]
 
 
 async def is_ready(http) -> bool:

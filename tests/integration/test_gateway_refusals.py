@@ -67,7 +67,13 @@ async def test_bodies_that_are_no_json_object(http, path, raw):  # noqa: F811
         ({"max_tokens": -1}, "max_tokens", "invalid_value"), ({"n": 0, "stream": True}, "n", "unsupported_parameter"),
         ({"tools": [{}]}, "tools", "unsupported_parameter"),
         ({"service_tier": "gold"}, "service_tier", "invalid_value"),
-        ({"messages": []}, "messages", "invalid_value"), ({"model": None}, "model", "missing_required_parameter"),
+        ({"messages": []}, "messages", "invalid_value"),
+        ({"stop": "x" * 257}, "stop", "invalid_value"), ({"stream_options": {}}, "stream_options", "invalid_value"),
+        ({"max_tokens": 2**31 - 1}, "max_tokens", "context_length_exceeded"),
+        ({"max_completion_tokens": 2048, "max_tokens": 1}, "max_completion_tokens", "context_length_exceeded"),
+        ({"messages": [{"role": "user", "content": ""}] * 200, "max_tokens": 1900}, "messages",
+         "context_length_exceeded"),
+        ({"model": None}, "model", "missing_required_parameter"),
     ],
 )  # fmt: skip
 async def test_wrong_fields(http, fields, param, code):  # noqa: F811
@@ -210,13 +216,36 @@ async def test_one_request_more_than_it_may_hold_is_refused(fleet, redis, valkey
     await writer.wait_closed()
 
 
-async def test_logs_hold_no_prompt(http, gateway):  # noqa: F811
-    await http.post("/v1/chat/completions", json=chat_body("a very private thing"))
-    await http.post("/v1/chat/completions", content=json.dumps(chat_body("a very private thing"))[:-1])
-    await http.post("/v1/chat/completions", json=chat_body("a very private thing", stop=[""]))
+async def test_a_body_that_does_not_come_frees_its_place(fleet, redis):
+    gateway = await fleet.gateway(  # noqa: F811
+        needs_model=False, GATEWAY__MAX_CONNECTIONS="1", GATEWAY__BODY_TIMEOUT_S="0.3"
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 999\r\n\r\n{")
+    await writer.drain()
 
-    log = gateway.process.log.read_text()
-    assert "private" not in log
-    assert {"lane", "first_token_ms", "tokens", "outcome", "retry_count"} <= gateway.process.events("request.finished")[
-        -3
-    ].keys()
+    head, _, body = (await asyncio.wait_for(reader.read(), 20)).partition(b"\r\n\r\n")
+    async with httpx.AsyncClient(base_url=gateway.url) as http:  # noqa: F811
+        after = await http.get("/v1/models")
+
+    assert head.startswith(b"HTTP/1.1 400 ") and b"connection: close" in head
+    assert json.loads(body)["error"]["code"] == "body_timeout"
+    assert after.status_code == 200
+    writer.close()
+
+
+async def test_logs_hold_no_prompt(http, gateway):  # noqa: F811
+    served, *refused = [
+        await http.post("/v1/chat/completions", json=chat_body("a very private thing")),
+        await http.post("/v1/chat/completions", content=json.dumps(chat_body("a very private thing"))[:-1]),
+        await http.post("/v1/chat/completions", json=chat_body("a very private thing", stop=[""])),
+    ]
+
+    def told(answer):
+        lines = gateway.process.events("request.finished")
+        return next((one for one in lines if one["request_id"] == answer.headers["x-request-id"]), None)
+
+    for answer in (served, *refused):
+        await wait_until(lambda answer=answer: told(answer), "the line of each request")
+    assert {"lane", "first_token_ms", "tokens", "outcome", "retry_count"} <= told(served).keys()
+    assert "private" not in gateway.process.log.read_text()

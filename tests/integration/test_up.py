@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import httpx
 import pytest
@@ -14,6 +13,8 @@ from tests.support.up import ROOT, Up, is_running
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
+
+SLOW = {"BUSWAY_WORKER__ECHO__STEP_MS": "250"}
 
 
 def busway(*arguments, url="", keys=""):
@@ -34,15 +35,11 @@ def broker(data):
 
 
 def test_it_becomes_ready_and_answers(tmp_path):
-    began = time.monotonic()
     with Up(tmp_path, "--workers", "2", "--gateways", "2") as up:
-        took_s = time.monotonic() - began
-
         models = httpx.get(f"{up.url}/v1/models", trust_env=False).json()
 
         status = busway("status", url=f"unix://{tmp_path}/valkey/valkey.sock?db=0")
 
-        assert took_s < 15
         assert status.returncode == 0
         assert len(status.stdout.splitlines()) == 2, "both workers serve when it says ready"
         assert [model["id"] for model in models["data"]] == ["echo"]
@@ -81,11 +78,9 @@ def test_asked_to_stop_it_leaves_nothing_behind(tmp_path, number):
     with Up(tmp_path, "--no-check") as up:
         pids = [pid for group in up.children().values() for pid in group]
 
-        began = time.monotonic()
         status = up.stop(number)
 
         assert status == 0, up.said
-        assert time.monotonic() - began < 10
         assert len(pids) == 3
         assert not [pid for pid in pids if is_running(pid)]
         assert up.lines[-1].startswith("stopped: ")
@@ -100,7 +95,7 @@ def chatting(up, words):
 
 
 def test_what_runs_may_end_before_it_stops(tmp_path):
-    with Up(tmp_path, "--no-check", BUSWAY_WORKER__ECHO__STEP_MS="250") as up:
+    with Up(tmp_path, "--no-check", **SLOW) as up:
         chat = chatting(up, 8)
 
         status = up.stop()
@@ -111,16 +106,14 @@ def test_what_runs_may_end_before_it_stops(tmp_path):
 
 
 def test_asked_twice_it_does_not_wait(tmp_path):
-    with Up(tmp_path, "--no-check", BUSWAY_WORKER__ECHO__STEP_MS="250") as up:
+    with Up(tmp_path, "--no-check", **SLOW) as up:
         chat = chatting(up, 400)
         up.process.send_signal(signal.SIGINT)
         up.wait_for("stopping: ")
 
-        began = time.monotonic()
         status = up.stop()
 
         assert status == 0, up.said
-        assert time.monotonic() - began < 10
         assert "killed: gateway-1" in up.said
         chat.communicate()
         assert chat.returncode == 1
@@ -155,6 +148,26 @@ async def test_what_is_killed_is_started_again(tmp_path, name):
             reply = client.post("/v1/chat/completions", json=body)
         assert reply.json()["choices"][0]["message"]["content"] == "still there"
         assert f"{name}" in "".join(line for line in up.lines if " ended (signal 9)" in line)
+
+
+async def test_a_gateway_that_is_killed_leaves_the_sum_of_what_is_open(tmp_path):
+    with Up(tmp_path, "--no-check", "--gateways", "2", **SLOW, BUSWAY_WORKER__DRAIN_S="0") as up:
+        killed = up.children()["gateway"]
+        chat = chatting(up, 400)
+
+        def in_flight():
+            text = httpx.get(f"{up.url}/metrics", trust_env=False).text
+            samples = (one for one in text.splitlines() if one.startswith("busway_requests_in_flight{"))
+            return sum(float(one.rsplit(" ", 1)[1]) for one in samples)
+
+        assert in_flight() == 1
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        chat.communicate()
+
+        await wait_until(lambda: up.said.count("is started again") == 2, "the gateways to be back")
+        await wait_until(lambda: in_flight() == 0, "the sum without the dead")
+        assert not [one for pid in killed for one in (tmp_path / "metrics").glob(f"gauge_live*_{pid}.db")]
 
 
 def test_a_second_fleet_on_the_same_data_is_refused(tmp_path):

@@ -2,9 +2,80 @@
 
 import pytest
 
-from gateway.admission import MAX_DEADLINE_MS, Admission, asked_deadline_ms
+from gateway.admission import MAX_DEADLINE_MS, Admission, Ask, asked_deadline_ms
+from gateway.openai.budget import CONTEXT_GUESSED
+from shared.broker import ServedModel
 from shared.errors import InvalidRequest
 from shared.settings import Settings
+from shared.wire import GenerateRequest, Sampling
+
+
+class StubBroker:
+    def __init__(self, ahead: int | None = 4) -> None:
+        self.costs: list[int] = []
+        self._ahead = ahead
+
+    async def enqueue(self, submission, _lane):
+        self.costs.append(submission.cost_tokens)
+        return self._ahead
+
+
+class StubRelay:
+    listening, channel = True, "c"
+
+    def follow(self, _follower) -> int:
+        return 0
+
+    def accept(self, _follower, _losses) -> None:
+        pass
+
+
+class StubCatalogue:
+    def __init__(self, *lengths: str) -> None:
+        self._workers = tuple({"id": "w", "max_model_len": length} for length in lengths)
+
+    async def find(self, name):
+        return ServedModel(name=name, seen_s_ago=0, workers=self._workers)
+
+
+async def admit(broker: StubBroker, *lengths: str, **sampling):
+    """One chat let in where workers say that they have these contexts."""
+    lanes = Settings.of({}).lanes
+    gate = Admission(broker, StubRelay(), StubCatalogue(*lengths), None, lanes=lanes, default_lane="interactive")
+    request = GenerateRequest(sampling=Sampling(seed=1, **sampling), messages=({"role": "user", "content": "hi"},))
+    return await gate.admit(Ask("r", "m", request, "max_completion_tokens", None, False, {}))
+
+
+async def test_what_no_worker_could_hold_never_reaches_the_broker():
+    broker = StubBroker()
+
+    with pytest.raises(InvalidRequest, match="4096 tokens") as caught:
+        await admit(broker, "2048", "4096", max_tokens=4096)
+
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "max_completion_tokens")
+    assert broker.costs == []
+
+
+async def test_what_the_largest_worker_may_hold_enters():
+    broker = StubBroker()
+
+    await admit(broker, "2048", "4096", max_tokens=4000)
+
+    assert broker.costs == [1 + 2 + 4000]
+
+
+@pytest.mark.parametrize("lengths", [(), ("",)])
+async def test_a_lane_is_not_closed_by_a_number_where_no_worker_says_its_context(lengths):
+    broker = StubBroker()
+
+    await admit(broker, *lengths, max_tokens=2**31 - 1)
+
+    assert broker.costs == [CONTEXT_GUESSED]
+
+
+@pytest.mark.parametrize("ahead", [0, 4, None])
+async def test_the_number_ahead_is_what_the_broker_says(ahead):
+    assert (await admit(StubBroker(ahead), "2048")).ahead == ahead
 
 
 def admission(default_lane: str = "interactive", **environ: str) -> Admission:

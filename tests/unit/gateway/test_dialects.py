@@ -12,11 +12,16 @@ from gateway.openai.errors import Problem
 from shared.wire import ErrorInfo, Outcome, Usage
 
 DONE = Outcome(state="done", reason="length", usage=Usage(prompt_tokens=3, completion_tokens=2))
+DETAILS = {"prompt_tokens_details": {"cached_tokens": 0}, "completion_tokens_details": {"reasoning_tokens": 0}}
 LINE_ENDS = "a\u2028b\u2029c\u0085d\u000be\u000cf\ng\rh\u001ci\u001dj\u001ek"
 
 
 def heading(**fields) -> Heading:
     return Heading(**{"request_id": "r", "created": 1, "model": "m", "service_tier": "default", **fields})
+
+
+def counts(prompt: int, answer: int) -> dict:
+    return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
 
 def events(raw: bytes) -> list:
@@ -75,7 +80,7 @@ def test_usage_comes_only_when_asked_for_last_and_without_choices(dialect):
     assert all(chunk["choices"] and "usage" not in chunk for chunk in without)
     assert all(chunk["choices"] and chunk["usage"] is None for chunk in asked)
     assert last["choices"] == []
-    assert last["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    assert last["usage"] == {**counts(3, 2), **DETAILS}
 
 
 def test_bodies_are_what_the_client_expects():
@@ -91,7 +96,14 @@ def test_bodies_are_what_the_client_expects():
 
 
 def test_usage_falls_back_on_our_own_count():
-    assert usage(Outcome(state="done"), 4) == {"prompt_tokens": 0, "completion_tokens": 4, "total_tokens": 4}
+    assert usage(Outcome(state="done"), 4) == {**counts(0, 4), **DETAILS}
+
+
+def test_usage_has_the_details_that_some_clients_read_unasked():
+    chat = ChatCompletion.model_validate_json(Chat(heading()).body("hi", DONE, 2), strict=True)
+
+    assert chat.usage.prompt_tokens_details.cached_tokens == 0
+    assert chat.usage.completion_tokens_details.reasoning_tokens == 0
 
 
 @pytest.mark.parametrize("text", [LINE_ENDS, "🫠🥹 龜 안녕하세요", '"\\', "\x00\x7f", "\u2028" * 3, "é\u0085"])

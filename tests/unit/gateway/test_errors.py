@@ -62,3 +62,19 @@ def test_codes_that_are_unknown_tell_nothing(code):
     assert problem.code == "internal_error"
     assert "secret" not in problem.message
     assert Problem.of(errors.BuswayError("secret", code=code or "x")).message == problem.message
+
+
+def test_what_redis_says_is_not_for_clients():
+    secret = "Redis: Error 111 connecting to 10.1.2.3:6379. invalid username-password pair"
+
+    problem = Problem.of(errors.BrokerUnavailable(secret))
+    response = problem.response()
+
+    assert (response.status_code, problem.code, response.headers["retry-after"]) == (503, "redis_unavailable", "1")
+    assert b"10.1.2.3" not in response.body and b"password" not in response.body
+
+
+def test_who_sends_too_slowly_is_not_asked_to_do_it_again_on_the_same_connection():
+    response = Problem.of(errors.RequestError("slow", code="body_timeout")).response()
+
+    assert (response.status_code, response.headers["connection"]) == (400, "close")

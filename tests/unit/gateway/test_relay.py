@@ -1,4 +1,4 @@
-"""The relay: routes, repairs, cancels once, and looks after the silent without asking too much."""
+"""The relay: routes, repairs, and looks after the silent without asking too much."""
 
 import asyncio
 
@@ -6,80 +6,9 @@ import pytest
 
 from gateway import relay as module
 from gateway.follower import LOST, Follower
-from gateway.metrics import Metrics
-from gateway.relay import Relay
-from shared import wire
-from shared.broker import CANCELLED, EXPIRED, Record
-from shared.errors import BrokerUnavailable
-from shared.wire import Frame, Frames, Outcome
+from shared.broker import EXPIRED
 from tests.support.waiting import wait_until
-
-DONE = Outcome(state="done", reason="stop")
-
-
-class StubBroker:
-    """Redis as the relay sees it, with what it was asked."""
-
-    def __init__(self) -> None:
-        self.records: dict[str, Record | None] = {}
-        self.logs: dict[str, list[Frame]] = {}
-        self.cancels: list[tuple[str, str]] = []
-        self.probes: list[str] = []
-        self.away = 0
-        """Calls that will find Redis away."""
-
-    def _reach(self) -> None:
-        if self.away:
-            self.away -= 1
-            raise BrokerUnavailable("away")
-
-    async def record(self, _model, request_id):
-        self.probes.append(request_id)
-        self._reach()
-        return self.records.get(request_id)
-
-    async def replay(self, _model, request_id, after):
-        self._reach()
-        return [frame for frame in self.logs.get(request_id, []) if frame.at >= after]
-
-    async def cancel(self, _model, _lane, request_id, outcome):
-        self._reach()
-        self.cancels.append((request_id, outcome.state))
-
-
-class StubListener:
-    def pubsub(self):
-        raise AssertionError("nothing subscribes here")
-
-
-def running(attempt: int = 1, state: str = "running", outcome=None, tokens=None) -> Record:
-    return Record(state=state, attempt=attempt, deaths=0, tokens=tokens, outcome=outcome)
-
-
-def frame(request_id: str, at: int, text: str) -> Frame:
-    return Frame(id=request_id, attempt=1, at=at, ids=(at,), text=text)
-
-
-@pytest.fixture
-def broker():
-    return StubBroker()
-
-
-@pytest.fixture
-async def relay(broker):
-    one = Relay(broker, StubListener(), Metrics())
-    yield one
-    await one.close()
-
-
-def followed(relay: Relay, request_id: str = "a") -> Follower:
-    follower = Follower(request_id, "m", "interactive")
-    relay.accept(follower, relay.follow(follower))
-    return follower
-
-
-def publish(relay: Relay, *frames: Frame) -> None:
-    relay._hear(relay.channel, wire.encode(Frames(frames=frames)))
+from tests.unit.gateway.stubs import DONE, followed, frame, publish, running
 
 
 async def test_one_message_serves_many_followers(relay):
@@ -126,6 +55,21 @@ async def test_a_resubscription_looks_after_everyone_that_was_accepted(relay, br
     assert (follower.read(), entering.read()) == (["x"], ["y"])
 
 
+async def test_what_was_missed_while_a_repair_was_under_way_is_looked_for_too(relay, broker):
+    follower = followed(relay)
+    broker.records["a"], broker.logs["a"] = running(), [frame("a", 0, "x")]
+    broker.may_read.clear()
+    relay._on_resubscribed()
+    await wait_until(lambda: broker.probes, "the first reading")
+    await asyncio.sleep(0)
+
+    broker.logs["a"].append(frame("a", 1, "y"))  # written, published, and not heard
+    relay._on_resubscribed()
+    broker.may_read.set()
+
+    await wait_until(lambda: follower.tokens == 2, "the second reading")
+
+
 async def test_a_repair_that_finds_redis_away_is_tried_again(relay, broker):
     follower = followed(relay)
     broker.records["a"], broker.logs["a"] = running(), [frame("a", 0, "x"), frame("a", 1, "y")]
@@ -154,53 +98,6 @@ async def test_the_silent_are_looked_after_a_bounded_number_at_a_time(relay, bro
 
     assert set(broker.probes) == set(names), "nobody starves behind the others"
     assert all(follower.outcome is None for follower in followers[:5])
-
-
-async def test_an_unfinished_request_is_cancelled_once_and_a_finished_one_never(relay, broker):
-    """B035."""
-    unfinished, finished = followed(relay, "a"), followed(relay, "b")
-    finished.end(DONE)
-
-    for _ in range(3):
-        relay.release(unfinished)
-        relay.release(finished)
-    await relay.close()
-
-    assert broker.cancels == [("a", "cancelled")]
-    assert relay.followers == 0
-
-
-async def test_what_was_given_up_is_not_cancelled_again_when_it_is_released(relay, broker):
-    follower = followed(relay)
-
-    relay.give_up(follower, EXPIRED, "deadline")
-    relay.give_up(follower, CANCELLED, "drain")
-    relay.release(follower)
-    await relay.close()
-
-    assert follower.outcome is EXPIRED
-    assert broker.cancels == [("a", "expired")]
-
-
-async def test_a_cancel_outlasts_a_short_absence_of_redis(relay, broker, monkeypatch):
-    monkeypatch.setattr(module, "CANCEL_RETRIES_S", (0.01, 0.01))
-    follower = followed(relay)
-    broker.away = 2
-
-    relay.release(follower)
-
-    await wait_until(lambda: broker.cancels == [("a", "cancelled")], "the cancel to get through")
-
-
-async def test_a_refused_request_is_forgotten_without_a_cancel(relay, broker):
-    follower = Follower("a", "m", "interactive")
-    relay.follow(follower)
-
-    relay.drop(follower)
-    relay.release(follower)
-    await relay.close()
-
-    assert (broker.cancels, relay.followers) == ([], 0)
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,10 @@ def test_what_would_change_the_answer_is_refused(fields):
         {"frequency_penalty": 0.0}, {"repetition_penalty": 1.0}, {"min_p": 0}, {"response_format": {"type": "text"}},
         {"tools": []}, {"tool_choice": "none"}, {"tool_choice": "auto"}, {"stop": []}, {"best_of": 1}, {"echo": False},
         {"top_k": -1}, {"modalities": ["text"]}, {"stop_token_ids": []}, {"temperature": 1e-9}, {"top_p": 1e-9},
-        {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}, {"metadata": {"a": "b"}},
-        {"stream_options": {"include_usage": None}}, {"ignore_eos": True}, {"parallel_tool_calls": True},
+        {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+        {"metadata": {"a": "b"}},
+        {"stream": True, "stream_options": {"include_usage": None}}, {"stream_options": None}, {"ignore_eos": True},
+        {"parallel_tool_calls": True},
     ],
 )  # fmt: skip
 def test_what_asks_for_nothing_unusual_is_accepted(fields):
@@ -84,6 +86,12 @@ def test_what_asks_for_nothing_unusual_is_accepted(fields):
         ({"seed": 2**63}, "seed"), ({"seed": 1.5}, "seed"), ({"stream": "yes"}, "stream"), ({"stream": 1}, "stream"),
         ({"stop": ""}, "stop"), ({"stop": [""]}, "stop"), ({"stop": ["a", ""]}, "stop"), ({"stop": [None]}, "stop"),
         ({"stop": [5]}, "stop"), ({"stop": 5}, "stop"), ({"stop": list("abcde")}, "stop"), ({"model": ""}, "model"),
+        ({"stop": ["a", "x" * 257]}, "stop"), ({"stop": "x" * 100_000}, "stop"),
+        ({"stream_options": {}}, "stream_options"), ({"stream": None, "stream_options": {}}, "stream_options"),
+        ({"stream": False, "stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+        ({"stream": "yes", "stream_options": {}}, "stream"),
+        ({"chat_template_kwargs": {"x": "y" * 70_000}}, "chat_template_kwargs"),
         ({"model": 5}, "model"), ({"messages": []}, "messages"), ({"messages": "hi"}, "messages"),
         ({"messages": [5]}, "messages[0]"), ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
@@ -191,6 +199,17 @@ def test_the_newer_name_of_the_token_limit_wins():
     assert chat(max_tokens=50).token_limit == 50
     assert chat().token_limit is None
     assert completion().token_limit == 16
+
+
+def test_the_field_that_the_token_limit_came_from_is_known():
+    assert chat(max_completion_tokens=5, max_tokens=50).limit_field == "max_completion_tokens"
+    assert chat(max_tokens=50).limit_field == completion().limit_field == "max_tokens"
+
+
+def test_four_stop_strings_of_some_length_are_accepted():
+    stops = ["x" * 256, "\n\n", "é", "龜" * 256]
+
+    assert chat(stop=stops).stop == tuple(stops)
 
 
 def test_fields_without_effect_are_reported_unless_they_could_not_have_one():

@@ -74,10 +74,16 @@ class Browser:
 
 class Scene:
     def __init__(
-        self, *, stream: bool = True, hold_s: float = 5, keepalive_s: float = 5, deadline_s: float = 60
+        self,
+        *,
+        stream: bool = True,
+        hold_s: float = 5,
+        keepalive_s: float = 5,
+        deadline_s: float = 60,
+        ahead: int | None = 0,
     ) -> None:
         self.follower, self.relay, self.browser = Follower("r", "m", "interactive"), StubRelay(), Browser()
-        admitted = Admitted(self.follower, "default", deadline_s, 30, ahead=0)
+        admitted = Admitted(self.follower, "default", deadline_s, 30, ahead)
         parts = (admitted, Chat(Heading("r", 1, "m", "default")), self.relay, Metrics().meters("interactive", "m"))
         self.answer = EventStream(*parts, Pace(hold_s, keepalive_s)) if stream else JsonAnswer(*parts)
         self.trace = Trace("r", started=0.0, abort=self.browser.abort)
@@ -210,3 +216,14 @@ async def test_a_silent_stream_is_kept_alive():
     await scene.task
 
     assert scene.browser.body.count(b"data: ") == 4
+    assert len(scene.answer._timers) == 4, "deadline, queue, hold, and one for all beats"
+
+
+@pytest.mark.parametrize("ahead", [0, 3, None])
+async def test_the_log_says_how_many_were_ahead_if_that_is_known(ahead):
+    scene = Scene(ahead=ahead)
+    scene.follower.end(DONE)
+
+    await scene.task
+
+    assert scene.trace.fields.get("ahead", "left out") == ("left out" if ahead is None else ahead)

@@ -49,7 +49,7 @@ def test_options_win_over_the_environment(tmp_path, monkeypatch):
     assert plan(tmp_path, worker__engine="echo").settings.worker.engine == "echo"
 
 
-@pytest.mark.parametrize("name", ["BUSWAY_REDIS__URL", "REDIS_URL"])
+@pytest.mark.parametrize("name", ["BUSWAY_REDIS__URL", "REDIS_URL", "busway_redis__url"])
 def test_a_broker_that_is_named_is_used(tmp_path, monkeypatch, name):
     assert plan(tmp_path).own_broker
 
@@ -63,6 +63,12 @@ def test_a_broker_that_the_file_names_is_used(tmp_path, monkeypatch):
     monkeypatch.setenv("BUSWAY_ENV_FILE", str(tmp_path / "env"))
 
     assert not plan(tmp_path).own_broker
+
+
+def test_an_empty_url_names_no_broker(tmp_path, monkeypatch):
+    monkeypatch.setenv("BUSWAY_REDIS__URL", "")
+
+    assert plan(tmp_path).own_broker
 
 
 def test_workers_share_the_cores(tmp_path, monkeypatch):

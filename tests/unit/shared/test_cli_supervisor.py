@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from shared.cli import supervisor
+from shared.cli import processes, supervisor
 from shared.cli.supervisor import Broken, Program, Supervisor
 from shared.errors import ConfigError
 from tests.support.up import is_running
@@ -67,6 +67,20 @@ def test_what_ends_is_started_again_after_a_pause(tmp_path, clock, said):
     watch.tick()
     assert part.starts == 2
     assert said[0].startswith("part ended (signal 9) after 60.0 s; again in 0.1 s")
+
+
+def test_a_death_is_told_once_and_before_the_next_start(tmp_path, clock, said):
+    part, told = Part(tmp_path / "log"), []
+    watch = Supervisor(said.append, on_death=lambda dead: told.append((dead, dead.starts)))
+    watch.start(part)
+    clock.now += 60
+    part.status = -9
+
+    for _ in range(3):
+        watch.tick()
+        clock.now += 0.2
+
+    assert (told, part.starts) == ([(part, 1)], 2)
 
 
 def test_a_part_that_keeps_ending_early_ends_it_all(tmp_path, clock, said):
@@ -171,6 +185,17 @@ def test_a_second_request_does_not_wait(tmp_path):
     made = started(tmp_path)
 
     assert supervisor.stop([made], grace_s=60, is_forced=lambda: True) == ["p"]
+
+
+def test_a_child_that_was_orphaned_before_it_could_ask_ends(monkeypatch):
+    """The parent may die between the fork and the child's request to be told of it."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux tells children of their parent's death")
+    monkeypatch.setattr(processes.os, "getpid", lambda: 1)
+
+    child = processes.spawn([sys.executable, "-c", "import time; time.sleep(60)"])
+
+    assert child.wait(20) == 1
 
 
 def test_a_child_is_gone_with_its_parent(tmp_path):

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from shared import settings
+from shared.cli.config import example_text
 from shared.errors import ConfigError
 from shared.settings import load, rows
 
@@ -211,3 +212,65 @@ def test_settings_cannot_be_changed():
 )
 def test_the_served_name_follows_from_the_model(variables, name):
     assert load({f"BUSWAY_WORKER__{key}": value for key, value in variables.items()}).worker.model_name == name
+
+
+@pytest.mark.parametrize("name", sorted(settings.known_names(["night"])))
+def test_an_empty_value_is_none_at_all(name, monkeypatch):
+    nothing = load()
+    monkeypatch.setenv(name, "")
+
+    assert load() == nothing
+    assert set(sources().values()) == {"default"}
+
+
+def test_an_empty_variable_leaves_the_file_its_say(file, monkeypatch):
+    file("BUSWAY_WORKER__SLOTS=4\nBUSWAY_LOG__LEVEL=\n")
+    monkeypatch.setenv("BUSWAY_WORKER__SLOTS", "")
+    monkeypatch.setenv("REDIS_URL", "")
+
+    assert load().worker.slots == 4
+    assert sources()["BUSWAY_WORKER__SLOTS"] == "file"
+    assert sources()["BUSWAY_LOG__LEVEL"] == sources()["BUSWAY_REDIS__URL"] == "default"
+
+
+def test_an_empty_name_that_is_misspelt_is_refused_all_the_same(file):
+    file("BUSWAY_WORKER__SLOT=\n")
+
+    with pytest.raises(ConfigError, match="BUSWAY_WORKER__SLOTS"):
+        load()
+
+
+def test_the_example_may_be_uncommented_as_it_is(file):
+    """Entries without a default are empty there."""
+    lines = (line.removeprefix("# ") for line in example_text().splitlines())
+    file("\n".join(line for line in lines if line.startswith("BUSWAY_")))
+
+    assert load().lanes == settings.Settings.of({}).lanes
+
+
+def test_a_name_counts_in_any_case(file, monkeypatch):
+    path = file("Busway_Worker__Slots=3\n")
+    monkeypatch.delenv("BUSWAY_ENV_FILE")
+    monkeypatch.setenv("busway_env_file", str(path))
+    monkeypatch.setenv("busway_redis__url", "redis://elsewhere:1/0")
+    monkeypatch.setenv("busway_lanes__night__weight", "2")
+
+    loaded = load()
+
+    assert (loaded.redis.url, loaded.worker.slots, loaded.lanes["night"].weight) == ("redis://elsewhere:1/0", 3, 2)
+    assert sources()["BUSWAY_REDIS__URL"] == sources()["BUSWAY_LANES__NIGHT__WEIGHT"] == "environment"
+    assert sources()["BUSWAY_WORKER__SLOTS"] == "file"
+
+
+def test_a_name_in_capitals_goes_before_the_same_in_others(monkeypatch):
+    monkeypatch.setenv("BUSWAY_WORKER__SLOTS", "1")
+    monkeypatch.setenv("busway_worker__slots", "2")
+
+    assert load().worker.slots == 1
+    assert load({"BUSWAY_WORKER__SLOTS": "3"}).worker.slots == 3
+
+
+def test_a_tree_from_given_variables_knows_no_others(monkeypatch):
+    monkeypatch.setenv("BUSWAY_WORKER__SLOTS", "5")
+
+    assert settings.Settings.of({}).worker.slots == 16

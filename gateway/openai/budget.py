@@ -1,0 +1,59 @@
+"""The budget: what a request may take of a model's context, and what it counts for in a lane."""
+
+import math
+
+from shared.errors import InvalidRequest
+from shared.wire import GenerateRequest
+
+CHARS_PER_TOKEN = 4
+OUTPUT_TOKENS_GUESSED = 256
+CONTEXT_GUESSED = 32_768
+"""For a model that no live worker tells of."""
+MOST_CHARS_PER_TOKEN = 256
+"""The longest tokens in use are runs of some 128 spaces. A model whose template or tokenizer drops most of a text is
+not reckoned with."""
+
+
+def cost_tokens(request: GenerateRequest, context: int | None) -> int:
+    """Estimate of prompt and output tokens, for the bound of a lane; never more than the context can hold."""
+    estimate = 1 + _prompt_tokens(request, CHARS_PER_TOKEN) + (request.sampling.max_tokens or OUTPUT_TOKENS_GUESSED)
+    return min(estimate, CONTEXT_GUESSED if context is None else context)
+
+
+def refuse_too_long(request: GenerateRequest, context: int | None, *, limit_field: str) -> None:
+    """InvalidRequest for what no tokenizer could make fit. What only one can tell is left to the worker."""
+    if context is None:
+        return
+    least, wanted = max(1, _least_prompt_tokens(request)), request.sampling.max_tokens or 1
+    if least + wanted <= context:
+        return
+    field = "messages" if request.messages is not None else "prompt"
+    param = limit_field if 1 + wanted > context else field
+    raise InvalidRequest(
+        f"This model's maximum context length is {context} tokens. However, you requested at least {least + wanted} "
+        f"tokens (at least {least} in the {field}, {wanted} in the completion).",
+        param=param,
+        code="context_length_exceeded",
+    )
+
+
+def _least_prompt_tokens(request: GenerateRequest) -> int:
+    """Every turn of a chat has a token of its own."""
+    return max(len(request.messages or ()), _prompt_tokens(request, MOST_CHARS_PER_TOKEN))
+
+
+def _prompt_tokens(request: GenerateRequest, chars_per_token: int) -> int:
+    """The tokens of the prompt, if a token had so many characters."""
+    if isinstance(request.prompt, tuple):
+        return len(request.prompt)
+    chars = _chars(request.messages) if request.messages is not None else len(request.prompt or "")
+    return math.ceil(chars / chars_per_token)
+
+
+def _chars(value: object) -> int:
+    """Characters of all texts in messages, whatever field of theirs holds them; their names are ours."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(_chars(one) for one in value.values())
+    return sum(_chars(one) for one in value) if isinstance(value, list | tuple) else 0
