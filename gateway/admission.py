@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gateway.catalogue import Catalogue, longest_context
 from gateway.follower import Follower
 from gateway.metrics import Metrics
-from gateway.openai.budget import cost_tokens, refuse_too_long
+from gateway.openai.budget import cost_tokens, prompt_tokens, refuse_too_long
 from gateway.relay import Relay
 from shared import wire
 from shared.broker import Broker, Submission
@@ -75,7 +75,7 @@ class Admission:
             raise BrokerUnavailable("Redis does not answer.")
         context = longest_context(await self._catalogue.find(ask.model))
         refuse_too_long(ask.request, context, limit_field=ask.limit_field)
-        name = self.lane_of(ask.service_tier)
+        name = self._for_length(self.lane_of(ask.service_tier), ask.request)
         lane = self._lanes[name]
         deadline_ms = min(int(lane.deadline_s * 1000), asked_deadline_ms(ask.headers, stream=ask.stream))
         follower = Follower(ask.id, ask.model, name, wakes_on_text=ask.stream)
@@ -106,6 +106,19 @@ class Admission:
             known = ", ".join(sorted({*DEFAULT_TIERS, *TIER_LANES, *self._lanes}))
             raise InvalidRequest(f"service_tier must be one of {known}.", param="service_tier")
         return lane
+
+    def _for_length(self, name: str, request: wire.GenerateRequest) -> str:
+        """The lane that takes a prompt this long, by estimate; InvalidRequest if none does."""
+        tokens, tried = prompt_tokens(request), set[str]()
+        while (most := self._lanes[name].max_prompt_tokens) is not None and tokens > most:
+            tried.add(name)
+            overflow = self._lanes[name].overflow
+            if not overflow or overflow in tried:
+                problem = f"The prompt has about {tokens} tokens; lane {name} takes {most} at most."
+                field = "messages" if request.messages is not None else "prompt"
+                raise InvalidRequest(problem, param=field, code="context_length_exceeded")
+            name = overflow
+        return name
 
     async def _enqueue(self, submission: Submission, follower: Follower, lane: Lane) -> int | None:
         losses = self._relay.follow(follower)

@@ -67,13 +67,18 @@ class Fleet(Collector):
         weight = GaugeMetricFamily("busway_lane_weight", "Share of slots when several lanes have work", labels=["lane"])
         for name, lane in self._lanes.items():
             weight.add_metric([name], lane.weight)
+        ttft = GaugeMetricFamily("busway_lane_ttft_target_seconds", "Promised time to first token", labels=["lane"])
+        itl = GaugeMetricFamily("busway_lane_itl_target_seconds", "Promised time between tokens", labels=["lane"])
+        for name, lane in self._lanes.items():
+            ttft.add_metric([name], lane.ttft_target_ms / 1000)
+            itl.add_metric([name], lane.itl_target_ms / 1000)
         depth = GaugeMetricFamily(
             "busway_lane_depth", f"Requests in a lane, waiting or running {SAME}", labels=["lane", "model"]
         )
         for model, depths in self._catalogue.depths.items():
             for name, entries in depths.items():
                 depth.add_metric([name, model], entries)
-        yield from (info, weight, depth, *self._workers())
+        yield from (info, weight, ttft, itl, depth, *self._workers())
 
     def _workers(self) -> Iterator[Metric]:
         labels = ["model", "worker"]

@@ -8,29 +8,29 @@ file can serve them all.
 
 import difflib
 import os
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from dotenv import dotenv_values
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from shared.errors import ConfigError
-from shared.lanes import Lane, check_order, merged
+from shared.lanes import Lane, Seconds, check_names, check_order, merged, names_of
 
 PREFIX = "BUSWAY_"
 ENV_FILE = "BUSWAY_ENV_FILE"
 URL, PLATFORM_URL = "BUSWAY_REDIS__URL", "REDIS_URL"
-LANE_NAME = re.compile(rf"{PREFIX}LANES__([A-Z0-9_]*?[A-Z0-9])__[A-Z]")
+EXTRA_LANES = "BUSWAY_EXTRA_LANES"
+
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 
 
 class Section(BaseModel):
     """A group of settings."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class RedisSettings(Section):
@@ -39,7 +39,7 @@ class RedisSettings(Section):
     url: str = Field(
         default="redis://127.0.0.1:6379/0", description="redis://, rediss:// or unix:// URL; REDIS_URL works too"
     )
-    timeout_s: float = Field(default=5, gt=0, description="Longest wait for one reply")
+    timeout_s: Seconds = Field(default=5, gt=0, description="Longest wait for one reply")
     replay_ttl_s: int = Field(default=300, ge=1, description="An answer can be replayed this long after its end")
 
 
@@ -55,12 +55,12 @@ class GatewaySettings(Section):
     max_connections: int = Field(
         default=4096, ge=1, description="Requests in this process at once; one more is answered 503"
     )
-    header_hold_s: float = Field(default=2, ge=0, description="A stream's status waits this long for its first token")
-    keepalive_s: float = Field(default=10, gt=0, description="Silence after which a stream carries a comment")
-    body_timeout_s: float = Field(default=30, gt=0, description="A body that takes longer to arrive is answered 400")
-    drain_s: float = Field(default=30, ge=0, description="On SIGTERM, open streams may take this long to end")
+    header_hold_s: Seconds = Field(default=2, ge=0, description="A stream's status waits this long for its first token")
+    keepalive_s: Seconds = Field(default=10, gt=0, description="Silence after which a stream carries a comment")
+    body_timeout_s: Seconds = Field(default=30, gt=0, description="A body that takes longer to arrive is answered 400")
+    drain_s: Seconds = Field(default=30, ge=0, description="On SIGTERM, open streams may take this long to end")
     default_lane: str = Field(default="interactive", description="Lane of a request that asks for none")
-    absent_grace_s: float = Field(
+    absent_grace_s: Seconds = Field(
         default=60, ge=0, description="A model without workers still accepts requests this long"
     )
 
@@ -68,9 +68,9 @@ class GatewaySettings(Section):
 class EchoSettings(Section):
     """The echo engine's clock: step_ms = step_ms + decode_ms * decodes + prefill_ms * prefill tokens."""
 
-    step_ms: float = Field(default=0, ge=0, description="Cost of a step")
-    decode_ms: float = Field(default=0, ge=0, description="Cost of each sequence that decodes in it")
-    prefill_ms: float = Field(default=0, ge=0, description="Cost of each prompt token that it prefills")
+    step_ms: float = Field(default=0, ge=0, le=3_600_000, description="Cost of a step")
+    decode_ms: float = Field(default=0, ge=0, le=3_600_000, description="Cost of each sequence that decodes in it")
+    prefill_ms: float = Field(default=0, ge=0, le=3_600_000, description="Cost of each prompt token that it prefills")
 
 
 class WorkerSettings(Section):
@@ -87,10 +87,10 @@ class WorkerSettings(Section):
     max_model_len: int = Field(default=2048, ge=16, description="Prompt and output tokens of one request, at most")
     prefill_chunk_tokens: int = Field(default=128, ge=1, description="Prompt tokens that one step may prefill")
     threads: int = Field(default=0, ge=0, description="CPU threads of the engine; 0: one a core")
-    lease_s: float = Field(
+    lease_s: Seconds = Field(
         default=10, ge=0.5, description="A silent worker's requests go to another after this long; the same for all"
     )
-    drain_s: float = Field(default=30, ge=0, description="On SIGTERM, finish what can be finished in this time")
+    drain_s: Seconds = Field(default=30, ge=0, description="On SIGTERM, finish what can be finished in this time")
     max_deaths: int = Field(default=3, ge=1, description="A request that took this many workers down is given up")
     echo: EchoSettings = EchoSettings()
 
@@ -117,20 +117,21 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", frozen=True, extra="ignore")
 
     redis: RedisSettings = RedisSettings()  # type: ignore[call-arg]
-    lanes: dict[str, Lane] = Field(default_factory=dict, validate_default=True)
+    lanes: dict[str, Lane]
     gateway: GatewaySettings = GatewaySettings()  # type: ignore[call-arg]
     worker: WorkerSettings = WorkerSettings()  # type: ignore[call-arg]
     log: LogSettings = LogSettings()  # type: ignore[call-arg]
     cache_dir: Path = Field(default=Path("~/.cache/busway"), description="Converted models are kept here")
+    extra_lanes: str = Field(default="", description="Comma-separated names of lanes beside interactive and bulk")
     allow_inverted_lanes: bool = Field(
         default=False, description="Accept a configuration in which bulk outranks interactive"
     )
 
-    @field_validator("lanes", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _merge_lanes(cls, given: Any) -> Any:
+    def _merge_lanes(cls, given: dict[str, Any]) -> dict[str, Any]:
         """One field of one lane may be set alone; the rest keeps its default."""
-        return merged(given) if isinstance(given, dict) else given
+        return {**given, "lanes": merged(given.get("lanes") or {}, names_of(given.get("extra_lanes") or ""))}
 
     @classmethod
     def settings_customise_sources(
@@ -179,15 +180,14 @@ def known_names(lane_names: Iterable[str] = ()) -> set[str]:
     return names
 
 
-def refuse_unknown(names: Iterable[str]) -> None:
+def refuse_unknown(names: Iterable[str], extra_lanes: Iterable[str] = ()) -> None:
     """ConfigError that names each unknown `BUSWAY_` variable and the known one closest to it."""
     given = {name for name in names if name.upper().startswith(PREFIX)}
-    declared = {match.group(1).lower() for name in given if (match := LANE_NAME.match(name.upper()))}
-    known = known_names(declared)
+    known = known_names(extra_lanes)
     problems = []
     for name in sorted(given):
         if name.upper() not in known:
-            close = difflib.get_close_matches(name.upper(), known_names(), n=1, cutoff=0.6)
+            close = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.6)
             problems.append(f"{name} is not a setting" + (f"; did you mean {close[0]}?" if close else ""))
     if problems:
         raise ConfigError("; ".join(problems))
@@ -199,7 +199,11 @@ def from_file(path: str | None) -> dict[str, str]:
         return {}
     if not Path(path).is_file():
         raise ConfigError(f"{ENV_FILE}={path}: no such file")
-    return {k: v for k, v in dotenv_values(path).items() if v is not None and k.upper().startswith(PREFIX)}
+    try:
+        values = dotenv_values(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{ENV_FILE}={path}: {error}") from error
+    return {k: v for k, v in values.items() if v is not None and k.upper().startswith(PREFIX)}
 
 
 def in_force(variables: Mapping[str, str]) -> dict[str, str]:
@@ -225,16 +229,16 @@ def load(overrides: Mapping[str, str] | None = None) -> Settings:
     ConfigError, with every problem in it, if a name is unknown or a value is wrong.
     """
     environ = {**os.environ, **(overrides or {})}
-    refuse_unknown([*environ, *from_file(in_force(environ).get(ENV_FILE))])
     merged_env: dict[str, str] = {}
     for layer in reversed(_layers(environ).values()):
         merged_env.update(layer)
+    extra_lanes = names_of(merged_env.get(EXTRA_LANES, ""))
+    refuse_unknown([*environ, *from_file(in_force(environ).get(ENV_FILE))], extra_lanes)
     try:
         settings = Settings.of(merged_env)
     except ValidationError as error:
         raise ConfigError("; ".join(_say(problem) for problem in error.errors())) from error
-    if settings.gateway.default_lane not in settings.lanes:
-        raise ConfigError(f"BUSWAY_GATEWAY__DEFAULT_LANE={settings.gateway.default_lane}: no such lane")
+    check_names(settings.lanes, default=settings.gateway.default_lane)
     if not settings.allow_inverted_lanes:
         check_order(settings.lanes)
     return settings

@@ -3,20 +3,17 @@
 import math
 
 from shared.errors import InvalidRequest
-from shared.wire import GenerateRequest
+from shared.wire import MAX_CHARS_PER_TOKEN, GenerateRequest
 
 CHARS_PER_TOKEN = 4
 OUTPUT_TOKENS_GUESSED = 256
 CONTEXT_GUESSED = 32_768
 """For a model that no live worker tells of."""
-MOST_CHARS_PER_TOKEN = 256
-"""The longest tokens in use are runs of some 128 spaces. A model whose template or tokenizer drops most of a text is
-not reckoned with."""
 
 
 def cost_tokens(request: GenerateRequest, context: int | None) -> int:
     """Estimate of prompt and output tokens, for the bound of a lane; never more than the context can hold."""
-    estimate = 1 + _prompt_tokens(request, CHARS_PER_TOKEN) + (request.sampling.max_tokens or OUTPUT_TOKENS_GUESSED)
+    estimate = 1 + prompt_tokens(request) + (request.sampling.max_tokens or OUTPUT_TOKENS_GUESSED)
     return min(estimate, CONTEXT_GUESSED if context is None else context)
 
 
@@ -39,10 +36,10 @@ def refuse_too_long(request: GenerateRequest, context: int | None, *, limit_fiel
 
 def _least_prompt_tokens(request: GenerateRequest) -> int:
     """Every turn of a chat has a token of its own."""
-    return max(len(request.messages or ()), _prompt_tokens(request, MOST_CHARS_PER_TOKEN))
+    return max(len(request.messages or ()), prompt_tokens(request, MAX_CHARS_PER_TOKEN))
 
 
-def _prompt_tokens(request: GenerateRequest, chars_per_token: int) -> int:
+def prompt_tokens(request: GenerateRequest, chars_per_token: int = CHARS_PER_TOKEN) -> int:
     """The tokens of the prompt, if a token had so many characters."""
     if isinstance(request.prompt, tuple):
         return len(request.prompt)

@@ -15,16 +15,18 @@ def chat(  # noqa: PLR0917 - typer passes them by name
         str | None, typer.Option(help="The gateway. Default: this machine, the port in the settings.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Default: the first that the gateway lists.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is the likeliest answer, always.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 256,
+    temperature: Annotated[
+        float, typer.Option(help="0 is the likeliest answer, always; 1 the model's full breadth.")
+    ] = 0.2,
 ) -> None:
     """Ask one question and print the answer as it comes."""
     from shared.cli.client import ChatError, Client, first_key
     from shared.settings import load
 
     settings = load()
-    client = Client(url or f"http://127.0.0.1:{settings.gateway.port}", first_key(settings))
     try:
+        client = Client(url or f"http://127.0.0.1:{settings.gateway.port}", first_key(settings))
         for piece in client.chat(
             prompt,
             model=model or client.first_model(),

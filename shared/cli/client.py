@@ -25,13 +25,16 @@ class Client:
     """Calls to one gateway."""
 
     def __init__(self, url: str, key: str = "") -> None:
-        self.url = url.rstrip("/")
-        self._http = httpx.Client(
-            base_url=self.url,
-            headers={"authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx.Timeout(SILENCE_S, connect=10),
-            trust_env=LOOPBACK.match(url) is None,  # a proxy does not know this machine's loopback
-        )
+        self.url = url.rstrip("/").removesuffix("/v1")
+        try:
+            self._http = httpx.Client(
+                base_url=self.url,
+                headers={"authorization": f"Bearer {key}"} if key else {},
+                timeout=httpx.Timeout(SILENCE_S, connect=10),
+                trust_env=LOOPBACK.match(url) is None,  # a proxy does not know this machine's loopback
+            )
+        except (httpx.InvalidURL, ValueError) as error:  # a key that is not ASCII is a ValueError
+            raise ChatError(f"{url} with this key: {error}") from error
 
     def await_ready(self, within_s: float) -> None:
         """Return once a worker serves a model; ChatError if that takes longer than `within_s`."""
@@ -67,7 +70,12 @@ class Client:
         body: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
         body |= {"messages": [{"role": "user", "content": prompt}], "stream": True}
         try:
-            with self._http.stream("POST", "/v1/chat/completions", json=body) as reply:
+            content = json.dumps(body, allow_nan=False).encode()
+        except ValueError as error:  # nan or infinity: no JSON
+            raise ChatError(f"this cannot be sent: {error}") from error
+        headers = {"content-type": "application/json"}
+        try:
+            with self._http.stream("POST", "/v1/chat/completions", content=content, headers=headers) as reply:
                 if reply.status_code != httpx.codes.OK:
                     reply.read()
                     raise ChatError(_message(reply))
@@ -76,7 +84,8 @@ class Client:
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: httpx.TransportError) -> ChatError:
-        return ChatError(f"{self.url}: {error or type(error).__name__}")
+        hint = " (is `busway up` running there? --url names another)" if isinstance(error, httpx.ConnectError) else ""
+        return ChatError(f"{self.url}: {error or type(error).__name__}{hint}")
 
 
 def _pieces(reply: httpx.Response) -> Iterator[str]:

@@ -24,8 +24,12 @@ def bind(host: str, port: int, count: int) -> list[socket.socket]:
             one.bind(address)
             address = (address[0], one.getsockname()[1], *address[2:])
             sockets.append(one)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}") from error
+    except (OSError, UnicodeError) as error:
+        number = getattr(error, "errno", None) or 0
+        why = os.strerror(number) if number > 0 else str(error)  # below 0: the resolver's own numbers
+        raise ConfigError(
+            f"cannot listen on {host} port {port}: {why} (--host, --port or BUSWAY_GATEWAY__HOST, __PORT name another)"
+        ) from error
     return sockets
 
 

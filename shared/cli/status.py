@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,13 +16,20 @@ POLL_S = 0.05
 
 def status(
     here: Annotated[bool, typer.Option(help="Only workers of this host; for a container's health check.")] = False,
+    data: Annotated[Path, typer.Option(help="Folder of a `busway up`, asked where no broker is set.")] = Path(
+        ".busway"
+    ),
 ) -> None:
     """List the live workers. Exit status 1 if there is none."""
     from shared.errors import BrokerUnavailable
-    from shared.settings import load
+    from shared.settings import URL, load, rows
 
+    settings = load()
+    redis, socket_file = settings.redis, data / "valkey" / "valkey.sock"
+    if socket_file.exists() and (URL, "default") in [(name, source) for name, _, source in rows(settings)]:
+        redis = redis.model_copy(update={"url": f"unix://{socket_file.resolve()}?db=0"})
     try:
-        workers = live_workers(load().redis)
+        workers = live_workers(redis)
     except BrokerUnavailable as error:
         typer.echo(f"busway: {error.message}", err=True)
         raise typer.Exit(1) from error

@@ -91,7 +91,39 @@ def admission(default_lane: str = "interactive", **environ: str) -> Admission:
     ],
 )  # fmt: skip
 def test_a_service_tier_is_a_lane(tier, lane):
-    assert admission(BUSWAY_LANES__NIGHT__WEIGHT="2").lane_of(tier) == lane
+    assert admission(BUSWAY_EXTRA_LANES="night", BUSWAY_LANES__NIGHT__WEIGHT="2").lane_of(tier) == lane
+
+
+def request(text: str) -> GenerateRequest:
+    return GenerateRequest(sampling=Sampling(seed=1), messages=({"role": "user", "content": text},))
+
+
+def long_lanes(**environ: str) -> Admission:
+    bound = {"BUSWAY_EXTRA_LANES": "long", "BUSWAY_LANES__INTERACTIVE__MAX_PROMPT_TOKENS": "100"}
+    return admission(**bound, **environ)
+
+
+@pytest.mark.parametrize(("chars", "lane"), [(4, "interactive"), (390, "interactive"), (401, "long")])
+def test_a_long_prompt_goes_to_the_lane_of_the_overflow(chars, lane):
+    admission_ = long_lanes(BUSWAY_LANES__INTERACTIVE__OVERFLOW="long")
+
+    assert admission_._for_length("interactive", request("x" * chars)) == lane
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"BUSWAY_LANES__INTERACTIVE__OVERFLOW": "long", "BUSWAY_LANES__LONG__MAX_PROMPT_TOKENS": "90"},
+        {"BUSWAY_LANES__INTERACTIVE__OVERFLOW": "interactive"},
+    ],
+    ids=["no overflow", "too long there, too", "itself"],
+)
+def test_a_prompt_that_no_lane_takes_is_refused(more):
+    with pytest.raises(InvalidRequest) as caught:
+        long_lanes(**more)._for_length("interactive", request("x" * 401))
+
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
 
 
 def test_no_tier_is_the_default_lane():

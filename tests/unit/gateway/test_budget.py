@@ -7,7 +7,7 @@ from shared.errors import InvalidRequest
 from shared.wire import GenerateRequest, Sampling
 
 CONTEXT = 2048
-MOST = CONTEXT * 256
+MOST = CONTEXT * 32
 
 
 def chat(*contents: str, max_tokens: int | None = None, **fields) -> GenerateRequest:

@@ -5,6 +5,7 @@ from pydantic import ValidationError
 
 from shared.errors import ConfigError
 from shared.lanes import BULK, DEFAULTS, INTERACTIVE, Lane, check_order, merged
+from shared.settings import load
 
 
 def built(overrides):
@@ -51,3 +52,10 @@ def test_equal_weights_are_no_inversion():
 def test_values_out_of_range_and_unknown_fields_are_refused(fields):
     with pytest.raises(ValidationError):
         Lane(**fields)
+
+
+def test_a_misspelt_lane_is_no_new_lane(monkeypatch):
+    monkeypatch.setenv("BUSWAY_LANES__BULKY__WEIGHT", "2")
+
+    with pytest.raises(ConfigError, match=r"BULKY__WEIGHT is not a setting; did you mean BUSWAY_LANES__BULK__WEIGHT\?"):
+        load()

@@ -67,6 +67,7 @@ def test_one_field_of_a_lane_keeps_the_others(monkeypatch):
 
 
 def test_a_new_lane_may_have_underscores_in_its_name(monkeypatch):
+    monkeypatch.setenv("BUSWAY_EXTRA_LANES", "over_night, long")
     monkeypatch.setenv("BUSWAY_LANES__OVER_NIGHT__MAX_QUEUED", "7")
 
     assert load().lanes["over_night"].max_queued == 7
@@ -186,6 +187,7 @@ def test_keys_are_shown_as_stars(monkeypatch):
 
 
 def test_every_setting_is_listed_with_its_value(monkeypatch):
+    monkeypatch.setenv("BUSWAY_EXTRA_LANES", "night")
     monkeypatch.setenv("BUSWAY_LANES__NIGHT__WEIGHT", "2")
 
     table = values()
@@ -214,7 +216,7 @@ def test_the_served_name_follows_from_the_model(variables, name):
     assert load({f"BUSWAY_WORKER__{key}": value for key, value in variables.items()}).worker.model_name == name
 
 
-@pytest.mark.parametrize("name", sorted(settings.known_names(["night"])))
+@pytest.mark.parametrize("name", sorted(settings.known_names()))
 def test_an_empty_value_is_none_at_all(name, monkeypatch):
     nothing = load()
     monkeypatch.setenv(name, "")
@@ -253,6 +255,7 @@ def test_a_name_counts_in_any_case(file, monkeypatch):
     monkeypatch.delenv("BUSWAY_ENV_FILE")
     monkeypatch.setenv("busway_env_file", str(path))
     monkeypatch.setenv("busway_redis__url", "redis://elsewhere:1/0")
+    monkeypatch.setenv("busway_extra_lanes", "Night")
     monkeypatch.setenv("busway_lanes__night__weight", "2")
 
     loaded = load()
@@ -274,3 +277,22 @@ def test_a_tree_from_given_variables_knows_no_others(monkeypatch):
     monkeypatch.setenv("BUSWAY_WORKER__SLOTS", "5")
 
     assert settings.Settings.of({}).worker.slots == 16
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("BUSWAY_EXTRA_LANES", "a__b"),
+        ("BUSWAY_EXTRA_LANES", "über"),
+        ("BUSWAY_LANES__INTERACTIVE__OVERFLOW", "nowhere"),
+        ("BUSWAY_GATEWAY__DEFAULT_LANE", "nowhere"),
+        ("BUSWAY_WORKER__LEASE_S", "inf"),
+        ("BUSWAY_WORKER__DRAIN_S", "nan"),
+        ("BUSWAY_LANES__BULK__DEADLINE_S", "1e12"),
+    ],
+)
+def test_what_could_not_work_is_refused(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+
+    with pytest.raises(ConfigError, match=name):
+        load()
