@@ -84,8 +84,8 @@ class ScriptedWorker:
         await self._subscriber.ready.wait()
         while True:
             room = self.slots - len(self.stages)
-            opened, _ = await self.lease.fetch([Room(lane, room, room) for lane in LANES], room)
-            for held in opened:
+            fetched = await self.lease.fetch([Room(lane, room, room) for lane in LANES], room)
+            for held in fetched.assignments:
                 self.started += 1
                 stage = self.stages[held.id] = Stage(self.lease, held)
                 self.tasks.append(asyncio.create_task(self._play(stage)))
