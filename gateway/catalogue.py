@@ -66,10 +66,14 @@ class Catalogue:
             self._looked_at = time.monotonic()
 
     async def offered(self) -> list[ServedModel]:
-        """The models that a request may ask for; BrokerUnavailable if Redis has never answered."""
+        """The models that a request may ask for, those that live first; BrokerUnavailable if Redis has never answered.
+
+        Many clients take the first one that is listed.
+        """
         if self._looked_at is None:
             await self.refresh()
-        return [model for model in self.models if live(model) or model.seen_s_ago <= self._absent_grace_s]
+        known = [model for model in self.models if live(model) or model.seen_s_ago <= self._absent_grace_s]
+        return sorted(known, key=lambda model: not live(model))
 
     async def find(self, name: str) -> ServedModel:
         """The model; ModelNotFound if the fleet does not know it, NoWorkers if nobody has served it for too long."""
