@@ -1,6 +1,7 @@
 """The relay: hears this process's channel and hands every frame to who follows its request."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -46,6 +47,12 @@ class Relay:
     def listening(self) -> bool:
         """The channel has been subscribed; before that no request may be accepted."""
         return self._subscriber.ready.is_set()
+
+    async def until_listening(self, within_s: float) -> None:
+        """Returns once it listens, or when the time is up: Redis need not be there."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._subscriber.ready.wait()
 
     def count_dropped(self) -> None:
         self._metrics.dropped.inc()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fastapi import Request
 
 CONNECTIONS = 32
+LISTENING_WITHIN_S = 2.0
 
 DRAINED = Outcome(
     state="failed", error=ErrorInfo(code="draining", message="The gateway shut down before the answer was complete.")
@@ -63,6 +64,9 @@ class Gateway:
         loops = [*self.relay.loops(), self.catalogue.run()]
         work = [asyncio.create_task(loop) for loop in loops]
         try:
+            # The server accepts once this yields. Until then connections wait in the socket's backlog, where a
+            # refusal would reach a client whose other gateways are ready.
+            await self.relay.until_listening(LISTENING_WITHIN_S)
             yield
         finally:
             await stop(work)

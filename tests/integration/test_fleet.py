@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from tests.support.fleet import gather, stream_text
+from tests.support.fleet import free_port, gather, stream_text
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -82,6 +82,25 @@ async def test_a_client_that_leaves_frees_its_slot_streamed_or_not(fleet):
 
 async def _cancels(gateway, count):
     return await gateway.metric("busway_cancels_sent_total") == count
+
+
+async def test_the_first_request_that_a_gateway_takes_is_answered(fleet):
+    """Whoever shares a port with gateways that are ready meets one that has only just started."""
+    await fleet.worker()
+    for _ in range(4):
+        port = free_port()
+        fleet.start("gateway", GATEWAY__PORT=str(port))
+        body = {"model": "echo", "messages": [{"role": "user", "content": SENTENCE}]}
+
+        async def answered(port=port, body=body):
+            async with httpx.AsyncClient() as plain:
+                try:
+                    return await plain.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body)
+                except httpx.ConnectError:
+                    return None  # it does not listen yet
+
+        response = await wait_until(answered, "the first answer")
+        assert response.status_code == 200
 
 
 async def test_a_killed_gateway_s_clients_are_served_by_the_other(fleet):
