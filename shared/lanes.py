@@ -30,14 +30,19 @@ class Lane(BaseModel):
         default=None, ge=1, description="Slots of one worker that the lane may hold; unset: all"
     )
     starvation_s: Seconds = Field(default=30, gt=0, description="A request that waited longer is served next")
-    ttft_target_ms: float = Field(default=1_000, gt=0, description="Promised time to first token; told to the metrics")
-    itl_target_ms: float = Field(default=200, gt=0, description="Promised time between tokens; told to the metrics")
+    ttft_target_ms: float = Field(default=1_000, gt=0, description="Promised time to first token")
+    itl_target_ms: float = Field(
+        default=200, gt=0, description="Promised time between tokens; the least of all lanes bounds a step"
+    )
     max_prompt_tokens: int | None = Field(
         default=None, ge=1, description="Longer prompts go to `overflow`; unset: none"
     )
     overflow: str = Field(default="", description="Lane of prompts that are too long here; empty: they are refused")
     reserve_slots: int = Field(
         default=0, ge=0, description="Slots of each worker that other lanes leave free for this one"
+    )
+    preemptible: bool = Field(
+        default=False, description="Its requests pause or go back to the lane, tokens kept, when others need the place"
     )
 
 
@@ -53,6 +58,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "ttft_target_ms": 3_600_000,
         "itl_target_ms": 10_000,
         "window_ms": 20,
+        "preemptible": True,
     },
 }
 

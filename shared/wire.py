@@ -37,18 +37,49 @@ class Sampling(Message, frozen=True):
     top_p: float = 1.0
     top_k: int = 0
     """0 switches it off."""
+    min_p: float = 0.0
+    """Tokens less likely than this share of the likeliest one's probability are never chosen."""
+    frequency_penalty: float = 0.0
+    """Taken off a token's logit for each time that the answer has it; may be negative."""
+    presence_penalty: float = 0.0
+    """Taken off a token's logit once if the answer has it."""
+    repetition_penalty: float = 1.0
+    """Divides (or, below zero, multiplies) the logit of a token that prompt or answer has."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token, what is added to its logit) pairs."""
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    min_tokens: int = 0
+    """Before so many, neither an end token nor one of `stop_token_ids` is chosen."""
     ignore_eos: bool = False
+    logprobs: int | None = None
+    """So many of the likeliest tokens are told beside each chosen one; 0: its own only; None: nothing is told."""
+
+
+class Guide(Message, frozen=True):
+    """What the answer's text must match."""
+
+    kind: Literal["json_schema", "regex", "grammar"]
+    text: str
+    """The JSON schema, the regular expression, or the grammar (Lark)."""
 
 
 class GenerateRequest(Message, frozen=True):
-    """What a worker needs to answer. Exactly one of `messages` (chat) and `prompt` (completion) is set."""
+    """What a worker needs to answer. Exactly one of `messages`, `prompt` and `inputs` is set."""
 
     sampling: Sampling
     messages: tuple[dict[str, Any], ...] | None = None
     """Chat messages as OpenAI writes them, content flattened to text."""
     prompt: str | tuple[int, ...] | None = None
+    """To be completed."""
+    inputs: tuple[str | tuple[int, ...], ...] | None = None
+    """To be embedded."""
+    dimensions: int | None = None
+    """Of the embeddings, if fewer than the model's."""
     chat_template_kwargs: dict[str, Any] = {}
+    guide: Guide | None = None
+    echo: bool = False
+    """The prompt is told before the answer; with `sampling.logprobs`, so are its tokens."""
     v: int = 1
 
 
@@ -57,6 +88,27 @@ class Usage(Message, frozen=True):
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
+    """Of the prompt: those whose keys and values were there already."""
+
+
+class TokenLogprob(Message, frozen=True):
+    """One token of a text, and how likely it was."""
+
+    raw: bytes
+    """Its bytes; a character may spread over several tokens."""
+    logprob: float | None = None
+    """Natural logarithm of its probability, after penalties and biases, at temperature 1; None: the first of a text."""
+    top: tuple[tuple[bytes, float], ...] = ()
+    """The likeliest tokens in its place, the likeliest first."""
+
+
+class Prompt(Message, frozen=True):
+    """A prompt that is told back (`echo`)."""
+
+    text: str
+    tokens: tuple[TokenLogprob, ...] = ()
+    """All of them if log-probabilities were asked for."""
 
 
 class ErrorInfo(Message, frozen=True):
@@ -76,6 +128,10 @@ class Outcome(Message, frozen=True):
     error: ErrorInfo | None = None
     queued_ms: int | None = None
     """Time it waited before its first attempt; None if no worker took it."""
+    prompt: Prompt | None = None
+    """Told here if the answer has no token."""
+    embeddings: bytes = b""
+    """A vector for each input, one after the other, as little-endian float32."""
 
 
 class Piece(Message, frozen=True):
@@ -83,6 +139,10 @@ class Piece(Message, frozen=True):
 
     ids: tuple[int, ...] = ()
     text: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """One for each id, if asked for."""
+    prompt: Prompt | None = None
+    """Comes with the answer's first token, if asked for."""
 
 
 class Frame(Message, frozen=True):
@@ -97,6 +157,8 @@ class Frame(Message, frozen=True):
     at: int
     ids: tuple[int, ...] = ()
     text: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt: Prompt | None = None
     end: Outcome | None = None
 
 

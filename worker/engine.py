@@ -3,11 +3,12 @@
 Implementations stand in `engines/`; `tests/contract/test_engines.py` is one suite over all of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from shared.wire import GenerateRequest, Outcome
+from shared.lanes import INTERACTIVE
+from shared.wire import GenerateRequest, Outcome, Prompt, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class Work:
     request: GenerateRequest
     prior_ids: tuple[int, ...] = ()
     """Tokens that earlier attempts produced. The engine goes on after them and reports none of them again."""
+    lane: str = INTERACTIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class Progressed:
     id: str
     ids: tuple[int, ...]
     text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt: Prompt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +41,21 @@ class Ended:
     outcome: Outcome
 
 
-Event = Progressed | Ended
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """This engine cannot go on with the request, another may. It holds no slot; the lane gets it back."""
+
+    id: str
+
+
+Event = Progressed | Ended | Returned
 
 
 class Engine(Protocol):
     """Turns work into events. Not thread-safe: one thread calls all of it.
 
     The text of all `Progressed.text` of a request, joined over all attempts, is its answer. Every
-    added request gets exactly one `Ended`, unless it was cancelled or dropped.
+    added request gets exactly one `Ended` or `Returned`, unless it was cancelled.
     """
 
     model: str
@@ -57,6 +68,16 @@ class Engine(Protocol):
     @property
     def free_slots(self) -> int:
         """Slots that `add` may still take."""
+        ...
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it makes sense to give it more work now; read from any thread."""
+        ...
+
+    @property
+    def spent(self) -> Mapping[str, int]:
+        """Tokens processed so far for each lane, those of prompts included. Only grows; read between steps."""
         ...
 
     def add(self, work: Work) -> None:

@@ -129,8 +129,9 @@ class Intake:
 
     async def _fetch(self) -> None:
         self._freed = False
-        rooms = self._quotas.rooms(self._table.used(), self._starving())
-        if not rooms or not self._takes_work():
+        # Asked first: reckoning the rooms gives the lanes credit.
+        rooms = self._quotas.rooms(self._table.used(), self._starving()) if self._takes_work() else []
+        if not rooms:
             # Everything waits until a slot is free; whatever rang is among it.
             self._waiting = dict.fromkeys(self._lanes, 1)
             return

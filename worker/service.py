@@ -59,7 +59,7 @@ class Service:
             settings,
             slots=engine.slots,
             accept=self._accept,
-            takes_work=lambda: self._step_s() <= settings.lease_s / 2,
+            takes_work=lambda: self._engine.is_ready and self._step_s() <= settings.lease_s / 2,
         )
         self._subscriber = Subscriber(
             listener,

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from shared.lease import Assignment, Emission, Ending
 from shared.wire import ErrorInfo, Outcome, Piece
-from worker.engine import Ended, Event, Work
+from worker.engine import Ended, Event, Returned, Work
 
 UNREADABLE = Outcome(
     state="failed",
@@ -93,7 +93,8 @@ class Table:
         if assignment.request is None:
             self._orders.release[held.key] = UNREADABLE
         else:
-            self._orders.add.append(Work(id=held.key, request=assignment.request, prior_ids=assignment.prior_ids))
+            work = Work(held.key, assignment.request, assignment.prior_ids, assignment.lane)
+            self._orders.add.append(work)
 
     def release(self, assignments: Iterable[Assignment], how: Release) -> None:
         """Have the engine let go of them. The first reason stands, except that 'lost' overrules any."""
@@ -134,8 +135,11 @@ class Table:
             if isinstance(event, Ended):
                 del self._held[event.id]
                 report.endings.append(held.ending(event.outcome))
+            elif isinstance(event, Returned):
+                del self._held[event.id]
+                report.parked.append(held.assignment)
             elif event.ids:
-                piece = Piece(ids=event.ids, text=event.text)
+                piece = Piece(ids=event.ids, text=event.text, logprobs=event.logprobs, prompt=event.prompt)
                 report.emissions.append(Emission(held.assignment, held.tokens, piece))
                 held.tokens += len(event.ids)
                 self.tokens += len(event.ids)

@@ -14,6 +14,7 @@ GOLDEN = Path(__file__).parent / "golden"
 ERROR = wire.ErrorInfo(code="internal_error", message="It broke.", param="stop")
 USAGE = wire.Usage(prompt_tokens=12, completion_tokens=2)
 DONE = wire.Outcome(state="done", reason="stop", usage=USAGE)
+TOKEN = wire.TokenLogprob(raw=b"\xbc", logprob=-0.25, top=((b"\xbc", -0.25), (b"e", -2.5)))
 FRAME = wire.Frame(id="r-1", attempt=2, at=5, ids=(17, 4), text="Grüße\n")
 END = wire.Frame(id="r-1", attempt=2, at=7, end=DONE)
 
@@ -27,11 +28,45 @@ MESSAGES = {
     "request_token_ids": wire.GenerateRequest(
         sampling=wire.Sampling(seed=1, temperature=0, ignore_eos=True), prompt=(1, 2, 3)
     ),
+    "request_embeddings": wire.GenerateRequest(
+        sampling=wire.Sampling(seed=0, max_tokens=0), inputs=("Grüße", (1, 2)), dimensions=64
+    ),
+    "request_guided": wire.GenerateRequest(
+        sampling=wire.Sampling(seed=0, logprobs=2),
+        prompt="A date: ",
+        guide=wire.Guide(kind="regex", text="[0-9]{4}"),
+        echo=True,
+    ),
     "sampling": wire.Sampling(seed=9, max_tokens=1),
+    "sampling_all": wire.Sampling(
+        seed=9,
+        min_p=0.05,
+        frequency_penalty=0.5,
+        presence_penalty=-0.5,
+        repetition_penalty=1.1,
+        logit_bias=((5, -100.0), (17, 2.5)),
+        stop_token_ids=(2, 3),
+        min_tokens=4,
+        logprobs=0,
+    ),
     "frame": FRAME,
     "frame_end": END,
+    "frame_logprobs": wire.Frame(
+        id="r-1",
+        attempt=1,
+        at=0,
+        ids=(17,),
+        logprobs=(TOKEN,),
+        prompt=wire.Prompt(text="Grü", tokens=(wire.TokenLogprob(raw=b"Gr\xc3"), TOKEN)),
+    ),
     "frames": wire.Frames(frames=(FRAME, END)),
     "outcome_done": DONE,
+    "outcome_embedded": wire.Outcome(
+        state="done",
+        usage=wire.Usage(prompt_tokens=12, completion_tokens=0, cached_tokens=8),
+        prompt=wire.Prompt(text="Grü"),
+        embeddings=b"\x00\x00\x80?",
+    ),
     "outcome_waited": wire.Outcome(state="done", reason="stop", usage=USAGE, queued_ms=5),
     "outcome_failed": wire.Outcome(state="failed", error=ERROR),
     "outcome_cancelled": wire.Outcome(state="cancelled", error=wire.ErrorInfo(code="cancelled", message="Gone.")),

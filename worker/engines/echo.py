@@ -6,6 +6,7 @@ that an answer can be continued from any of its tokens.
 
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ class _Answer:
     """One request's answer, as far as it has come."""
 
     id: str
+    lane: str
     words: Sequence[str]
     prompt_tokens: int
     total: int
@@ -58,9 +60,12 @@ class _Answer:
 class EchoEngine:
     """A first-class engine for tests and scale runs: it keeps every rule of the contract and costs what it is told."""
 
+    is_ready = True
+
     def __init__(self, settings: WorkerSettings, sleep: Callable[[float], None] = time.sleep) -> None:
         self.model = settings.model_name
         self.slots = settings.slots
+        self.spent: Counter[str] = Counter()
         self.max_model_len = settings.max_model_len
         self._prefill_chunk_tokens = settings.prefill_chunk_tokens
         self._pace = settings.echo
@@ -118,11 +123,13 @@ class EchoEngine:
         for answer in self._running.values():
             if answer.unseen == 1:
                 decodes += 1
+                self.spent[answer.lane] += 1
                 ready.append(answer)
             elif left > 0:
                 seen = min(answer.unseen, left)
                 left -= seen
                 answer.unseen -= seen
+                self.spent[answer.lane] += seen
                 if answer.unseen == 0:
                     answer.unseen = 1  # the token that it is about to produce
                     ready.append(answer)
@@ -141,6 +148,7 @@ class EchoEngine:
         stops = request.sampling.stop
         return _Answer(
             id=work.id,
+            lane=work.lane,
             words=words,
             prompt_tokens=prompt_tokens,
             total=limit if is_cut else len(words),

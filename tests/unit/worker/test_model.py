@@ -28,15 +28,6 @@ SMALL = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small tensors gain nothing from several, and wait for each other on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def network(kind="Llama", **more):
     torch.manual_seed(1)
     config = getattr(transformers, f"{kind}Config")(**SMALL, **more)
@@ -44,7 +35,7 @@ def network(kind="Llama", **more):
 
 
 def sequence(slot, ids):
-    return Sequence(str(slot), slot, list(ids), Sampling(seed=1), 100, (), None)
+    return Sequence(str(slot), "", slot, list(ids), Sampling(seed=1), 100, (), None)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -11,15 +11,6 @@ torch = pytest.importorskip("torch")
 from worker.engines.continuous.sampler import CANDIDATES, choose, draw  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small tensors gain nothing from several, and wait for each other on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def logits(*rows):
     return torch.tensor(rows, dtype=torch.float32)
 

@@ -12,6 +12,7 @@ from worker.engines.continuous.sequence import Sequence
 
 def sequence(name, slot, prompt=10, cached=0, output=0):
     return Sequence(
+        lane="interactive",
         id=name,
         slot=slot,
         prompt_ids=list(range(prompt)),

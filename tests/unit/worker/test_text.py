@@ -226,7 +226,7 @@ def test_a_sequence_resumed_at_any_token_goes_on_with_the_rest_of_the_text(stops
     ids = [*byte_ids(fast, "say 🫠 and 龜 now"), 1]
 
     def sequence():
-        return Sequence("r", 0, [5], Sampling(seed=1), limit, {1}, TextStream(codec, stops))
+        return Sequence("r", "", 0, [5], Sampling(seed=1), limit, {1}, TextStream(codec, stops))
 
     whole = sequence()
     texts = []

@@ -1,5 +1,6 @@
 """ContinuousEngine: every step decodes for all requests and prefills a bounded piece of the new ones."""
 
+from collections import Counter
 from collections.abc import Sequence as Series
 from pathlib import Path
 
@@ -20,9 +21,12 @@ from worker.engines.limits import output_limit, refusal, refuse_outsized
 class ContinuousEngine:
     """Schedule, forward, sample, report."""
 
+    is_ready = True
+
     def __init__(self, name: str, model: Model, codec: Codec, *, slots: int, prefill_chunk_tokens: int) -> None:
         self.model = name
         self.slots = slots
+        self.spent: Counter[str] = Counter()
         self.max_model_len = model.max_model_len
         self._network = model
         self._codec = codec
@@ -84,6 +88,7 @@ class ContinuousEngine:
         ready = [chunk.sequence for chunk in chunks if chunk.is_last]
         for chunk in chunks:
             chunk.sequence.cached = chunk.end
+            self.spent[chunk.sequence.lane] += chunk.count
         if ready:
             positions = [len(sequence.output_ids) for sequence in ready]
             tokens = choose(logits, [sequence.sampling for sequence in ready], positions)
@@ -103,6 +108,7 @@ class ContinuousEngine:
         prompt_ids = self._codec.encode(request)
         return Sequence(
             id=work.id,
+            lane=work.lane,
             slot=slot,
             prompt_ids=prompt_ids,
             sampling=request.sampling,

@@ -99,7 +99,7 @@ class Model:
     def _check(self, expected: Tensor, layers: int) -> None:
         """The same tokens in chunks must give the same logits. Allocates the storage, and warms up."""
         ids = self._probe()
-        probe: Any = Sequence("probe", 0, ids, None, 1, (), None)  # type: ignore[arg-type]
+        probe: Any = Sequence("probe", "", 0, ids, None, 1, (), None)  # type: ignore[arg-type]
         middle, last = len(ids) // 2, len(ids) - 1
         self.forward([Chunk(probe, 0, middle)])
         if len(self._storage.layers) != layers:

@@ -13,6 +13,7 @@ class Sequence:
     """A request that holds a slot."""
 
     id: str
+    lane: str
     slot: int
     prompt_ids: list[int]
     sampling: Sampling
