@@ -63,6 +63,11 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+def defaults() -> dict[str, Lane]:
+    """The lanes of a fleet whose operator says nothing."""
+    return {name: Lane(**fields) for name, fields in DEFAULTS.items()}
+
+
 def names_of(text: str) -> list[str]:
     """The names in a comma-separated list, in lower case as all lanes are."""
     return [name.strip().lower() for name in text.split(",") if name.strip()]

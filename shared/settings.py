@@ -83,9 +83,18 @@ class WorkerSettings(Section):
     )
     device: str = Field(default="auto", description="cpu, cuda, cuda:1 ...; auto takes a GPU if there is one")
     dtype: str = Field(default="auto", description="float32, bfloat16 ...; auto: float32 on a CPU, bfloat16 on a GPU")
+    lanes: str = Field(default="", description="Comma-separated lanes that it serves; empty: all")
+    batching: Literal["continuous", "dynamic", "static"] = Field(
+        default="continuous",
+        description="continuous: slots are filled as they come free; dynamic: a batch of what came within the lane's "
+        "window runs to its end; static: it also waits to be full, and keeps its shape until its longest answer ends",
+    )
+    batch_wait_ms: float = Field(default=200, ge=0, le=60_000, description="A static batch waits this long to be full")
     slots: int = Field(default=16, ge=1, le=4096, description="Requests that run at once")
     max_model_len: int = Field(default=2048, ge=16, description="Prompt and output tokens of one request, at most")
-    prefill_chunk_tokens: int = Field(default=128, ge=1, description="Prompt tokens that one step may prefill")
+    prefill_chunk_tokens: int = Field(
+        default=512, ge=1, description="Prompt tokens that one step may prefill, if its time allows"
+    )
     threads: int = Field(default=0, ge=0, description="CPU threads of the engine; 0: one a core")
     lease_s: Seconds = Field(
         default=10, ge=0.5, description="A silent worker's requests go to another after this long; the same for all"
@@ -126,6 +135,14 @@ class Settings(BaseSettings):
     allow_inverted_lanes: bool = Field(
         default=False, description="Accept a configuration in which bulk outranks interactive"
     )
+
+    def served_lanes(self) -> dict[str, Lane]:
+        """The lanes that a worker with these settings serves; ConfigError if one of those named is none."""
+        names = names_of(self.worker.lanes)
+        if unknown := [name for name in names if name not in self.lanes]:
+            known = ", ".join(self.lanes)
+            raise ConfigError(f"BUSWAY_WORKER__LANES: no such lane: {', '.join(unknown)}; there are {known}")
+        return {name: lane for name, lane in self.lanes.items() if name in names or not names}
 
     @model_validator(mode="before")
     @classmethod
@@ -241,6 +258,7 @@ def load(overrides: Mapping[str, str] | None = None) -> Settings:
     check_names(settings.lanes, default=settings.gateway.default_lane)
     if not settings.allow_inverted_lanes:
         check_order(settings.lanes)
+    settings.served_lanes()  # a lane that is none is found by every process
     return settings
 
 

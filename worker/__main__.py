@@ -24,7 +24,7 @@ async def serve(engine: Engine, config: Settings) -> None:
     redis, listener = connect(config.redis), connect_subscriber(config.redis)
     keep_ms = config.redis.replay_ttl_s * 1000
     lease = Lease(redis, model=engine.model, worker_id=ids.boot_id(), keep_ms=keep_ms)
-    service = Service(engine, lease, config.worker, dict(config.lanes), listener)
+    service = Service(engine, lease, config.worker, config.served_lanes(), listener)
     asked = 0
 
     def on_signal() -> None:

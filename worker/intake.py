@@ -8,7 +8,7 @@ import structlog
 
 from shared.errors import BrokerUnavailable
 from shared.lanes import Lane
-from shared.lease import Assignment, Lease
+from shared.lease import Assignment, Fetched, Lease, Room
 from shared.settings import WorkerSettings
 from worker.quotas import Quotas
 from worker.table import Table
@@ -16,6 +16,8 @@ from worker.table import Table
 POLL_S = 1.0
 """A bell is a message and can be lost; this bounds how long that goes unnoticed."""
 RETRY_S = 0.2
+BUSY_WINDOWS = 2
+"""So many windows a busy worker waits before it takes what an idle one could start at once."""
 
 log = structlog.get_logger()
 
@@ -23,8 +25,10 @@ log = structlog.get_logger()
 class Intake:
     """Waits for a bell, a freed slot or the poll, then fetches by lane quotas.
 
-    An idle worker that hears a bell waits the lane's window for company, unless a full batch has rung
-    already. A busy one does not: its running step is the window.
+    A worker that hears a bell waits the lane's window for company, unless a full batch has rung already. If
+    requests wait that preemptible ones keep out of their slots, some of those give way. With `batching`
+    dynamic or static a batch runs to its end before the next is taken; a static one also waits `batch_wait_ms` to
+    be full.
     """
 
     def __init__(
@@ -36,17 +40,22 @@ class Intake:
         *,
         slots: int,
         accept: Callable[[Sequence[Assignment]], None],
+        give_way: Callable[[int], None] = lambda _: None,
         takes_work: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`takes_work` says whether the engine gets on; while it does not, nothing is taken for it."""
+        """`give_way` frees so many slots that preemptible lanes hold, for what has just been accepted.
+
+        `takes_work` says whether the engine gets on; while it does not, nothing is taken for it.
+        """
         self._lease = lease
         self._table = table
         self._lanes = dict(lanes)
         self._settings = settings
         self._slots = slots
         self._accept = accept
+        self._give_way = give_way
         self._takes_work = takes_work
-        self._quotas = Quotas(lanes, slots=slots)
+        self.quotas = Quotas(lanes, slots=slots)
         self._rung: Counter[str] = Counter()
         self._waiting: Mapping[str, int] = {}
         self._oldest: dict[str, float] = {}  # by lane, on the loop's clock, as of the last fetch
@@ -79,8 +88,8 @@ class Intake:
     async def claim(self) -> None:
         """Take over what silent workers hold, as far as there is room."""
         async with self._taking:
-            free = self._slots - len(self._table)
-            if free <= 0 or self._closed or not self._takes_work():
+            free = self._slots - self._table.used().total()
+            if free <= 0 or self._closed or not self._may_take():
                 return
             lease_ms, max_deaths = int(self._settings.lease_s * 1000), self._settings.max_deaths
             claimed = await self._lease.claim(list(self._lanes), free, lease_ms=lease_ms, max_deaths=max_deaths)
@@ -111,13 +120,16 @@ class Intake:
                 self._look.set()
 
     async def _window(self) -> None:
-        if len(self._table) or not self._rung:
+        """Wait for company. A busy worker waits longer, so that an idle one comes first."""
+        if not self._rung:
             return
-        window_ms = min(self._lanes[lane].window_ms for lane in self._rung)
+        window_ms = min(self._lanes[lane].window_ms for lane in self._rung) * (BUSY_WINDOWS if len(self._table) else 1)
+        if self._settings.batching == "static":
+            window_ms = self._settings.batch_wait_ms
         until = asyncio.get_running_loop().time() + window_ms / 1000
         while (
             not self._closed
-            and self._rung.total() < self._slots
+            and self._rung.total() + sum(self._waiting.values()) < self._slots
             and (left := until - asyncio.get_running_loop().time()) > 0
         ):
             self._look.clear()
@@ -129,21 +141,37 @@ class Intake:
 
     async def _fetch(self) -> None:
         self._freed = False
-        # Asked first: reckoning the rooms gives the lanes credit.
-        rooms = self._quotas.rooms(self._table.used(), self._starving()) if self._takes_work() else []
-        if not rooms:
-            # Everything waits until a slot is free; whatever rang is among it.
-            self._waiting = dict.fromkeys(self._lanes, 1)
+        # Whatever rang is among what waits, until a fetch says more.
+        fetched, self._waiting = None, dict.fromkeys(self._lanes, 1)
+        if not self._may_take():
             return
-        fetched = await self._lease.fetch(rooms, self._slots - len(self._table))
+        used = self._table.used()
+        if rooms := self.quotas.rooms(used, self._starving()):
+            fetched = await self._take(rooms, self._slots - used.total())
+        used = self._table.used()
+        if used.total() >= self._slots and (rooms := self.quotas.reclaim(used, self._all_that_may_wait(fetched))):
+            fetched = await self._take(rooms, sum(room.cap for room in rooms))
+            self._give_way(max(0, self._table.used().total() - self._slots))
+        if fetched and (fetched.again or (self._freed and any(fetched.waiting.values()))):
+            self._look.set()
+
+    async def _take(self, rooms: Sequence[Room], total: int) -> Fetched:
+        fetched = await self._lease.fetch(rooms, total)
         self._waiting = fetched.waiting
         now = asyncio.get_running_loop().time()
         self._oldest = {lane: now - age / 1000 for lane, age in fetched.head_age_ms.items() if age}
-        self._quotas.settle(rooms, Counter(one.lane for one in fetched.assignments), fetched.waiting)
         if fetched.assignments:
             self._accept(fetched.assignments)
-        if fetched.again or (self._freed and any(fetched.waiting.values())):
-            self._look.set()
+        self.quotas.settle(self._table.used(), fetched.waiting)
+        return fetched
+
+    def _all_that_may_wait(self, fetched: Fetched | None) -> dict[str, int]:
+        """Requests in each lane, by the last fetch; without one, any number."""
+        return fetched.waiting if fetched else dict.fromkeys(self._lanes, self._slots)
+
+    def _may_take(self) -> bool:
+        """A batch that is not continuous runs to its end before the next one is taken."""
+        return self._takes_work() and (self._settings.batching == "continuous" or not len(self._table))
 
     def _starving(self) -> set[str]:
         """Lanes whose oldest request has waited too long."""

@@ -59,6 +59,7 @@ class Service:
             settings,
             slots=engine.slots,
             accept=self._accept,
+            give_way=self._give_way,
             takes_work=lambda: self._engine.is_ready and self._step_s() <= settings.lease_s / 2,
         )
         self._subscriber = Subscriber(
@@ -75,6 +76,7 @@ class Service:
         self._claims_from = 0.0
         self._steps = 0
         self._busy_s = 0.0
+        self._parked = 0
         self._draining = False
 
     async def run(self) -> None:
@@ -134,6 +136,7 @@ class Service:
             self._table.put_back(not_added)
             self._steps += 1
             report = self._table.settle(events, orders)
+            self._intake.quotas.charge(self._engine.spent)
             if len(self._table) < held:
                 self._intake.slot_freed()
             await self._outlet.put(report)
@@ -175,6 +178,15 @@ class Service:
                 log.info("request.resumed", request=assignment.id, attempt=assignment.attempt, lane=assignment.lane)
             self._table.take(assignment)
         self._wake()
+
+    def _give_way(self, count: int) -> None:
+        """Hand the least advanced preemptible requests back to their lane, tokens kept."""
+        lanes = {name for name, lane in self._lanes.items() if lane.preemptible}
+        leaving = self._table.least_advanced(lanes, count)
+        if leaving:
+            self._parked += len(leaving)
+            log.info("requests.gave_way", requests=[one.id for one in leaving])
+        self._release(leaving, "park")
 
     def _drop(self, assignments: Sequence[Assignment]) -> None:
         self._release(assignments, "lost")
@@ -229,5 +241,6 @@ class Service:
             "busy_ms": int(self._busy_s * 1000),
             "tokens": self._table.tokens,
             "refused": self._outlet.refused,
+            "parked": self._parked,
             "version": VERSION,
         }

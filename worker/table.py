@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -67,6 +67,7 @@ class Table:
     def __init__(self) -> None:
         self._held: dict[str, Held] = {}
         self._orders = Orders()
+        self._leaving: set[str] = set()  # of those held: the engine lets go of them before it takes anything new
         self.tokens = 0
         """Tokens produced here, in all."""
 
@@ -78,8 +79,14 @@ class Table:
         return bool(self._orders.add or self._orders.release)
 
     def used(self) -> Counter[str]:
-        """Slots in use by lane."""
-        return Counter(held.assignment.lane for held in self._held.values())
+        """Slots in use by lane, those not counted that are about to be free."""
+        return Counter(held.assignment.lane for key, held in self._held.items() if key not in self._leaving)
+
+    def least_advanced(self, lanes: Container[str], count: int) -> list[Assignment]:
+        """Of what these lanes hold, `count` requests that lose least if they have to be read again elsewhere."""
+        held = [one for one in self._held.values() if one.assignment.lane in lanes and one.key not in self._leaving]
+        held.reverse()  # of equals, who came last goes first
+        return [one.assignment for one in sorted(held, key=lambda one: one.tokens)[:count]]
 
     def assignments(self) -> list[Assignment]:
         return [held.assignment for held in self._held.values()]
@@ -91,7 +98,7 @@ class Table:
         held = Held(assignment, tokens=assignment.position, deadline=deadline)
         self._held[held.key] = held
         if assignment.request is None:
-            self._orders.release[held.key] = UNREADABLE
+            self._order_release(held.key, UNREADABLE)
         else:
             work = Work(held.key, assignment.request, assignment.prior_ids, assignment.lane)
             self._orders.add.append(work)
@@ -101,7 +108,11 @@ class Table:
         for assignment in assignments:
             key = f"{assignment.id}#{assignment.attempt}"
             if key in self._held and (how == "lost" or key not in self._orders.release):
-                self._orders.release[key] = how
+                self._order_release(key, how)
+
+    def _order_release(self, key: str, how: Release) -> None:
+        self._orders.release[key] = how
+        self._leaving.add(key)
 
     def late(self, now: float) -> list[Assignment]:
         """What is past its deadline."""
@@ -121,6 +132,7 @@ class Table:
         """Account for a turn: move positions on, forget what ended, and say what the broker must hear."""
         report = Report()
         for key, how in orders.release.items():
+            self._leaving.discard(key)
             held = self._held.pop(key, None)
             if held is None:
                 continue

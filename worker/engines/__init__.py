@@ -10,7 +10,7 @@ from worker.engine import Engine
 def _echo(settings: Settings) -> Engine:
     from worker.engines.echo import EchoEngine
 
-    return EchoEngine(settings.worker)
+    return EchoEngine(settings.worker, settings.served_lanes())
 
 
 def _continuous(settings: Settings) -> Engine:
@@ -18,7 +18,7 @@ def _continuous(settings: Settings) -> Engine:
         from worker.engines.continuous.engine import ContinuousEngine
     except ModuleNotFoundError as error:
         raise ConfigError(f"the continuous engine needs {error.name}: install busway[worker]") from error
-    return ContinuousEngine.load(settings.worker, settings.cache_dir)
+    return ContinuousEngine.load(settings.worker, settings.cache_dir, settings.served_lanes())
 
 
 FACTORIES: dict[str, Callable[[Settings], Engine]] = {"echo": _echo, "continuous": _continuous}

@@ -7,12 +7,14 @@ that an answer can be continued from any of its tokens.
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shared.errors import InvalidRequest
+from shared.lanes import Lane, defaults
 from shared.settings import WorkerSettings
 from shared.wire import GenerateRequest, Outcome, Usage
+from worker.composer import Candidate, Composer
 from worker.engine import Ended, Event, Progressed, Work
 from worker.engines.limits import output_limit, refusal, refuse_outsized
 from worker.engines.stops import StopMatcher
@@ -62,12 +64,19 @@ class EchoEngine:
 
     is_ready = True
 
-    def __init__(self, settings: WorkerSettings, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        lanes: Mapping[str, Lane] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.model = settings.model_name
         self.slots = settings.slots
         self.spent: Counter[str] = Counter()
         self.max_model_len = settings.max_model_len
-        self._prefill_chunk_tokens = settings.prefill_chunk_tokens
+        self._composer = Composer(lanes or defaults(), prefill_tokens=settings.prefill_chunk_tokens)
+        self._keeps_places = settings.batching == "static"
+        self._places_kept = 0  # of answers that have ended in the batch that runs
         self._pace = settings.echo
         self._sleep = sleep
         self._running: dict[str, _Answer] = {}
@@ -110,6 +119,9 @@ class EchoEngine:
             if answer.outcome is not None:
                 del self._running[answer.id]
                 events.append(Ended(answer.id, answer.outcome))
+                self._places_kept += self._keeps_places
+        if not self._running:
+            self._places_kept = 0
         return events
 
     def close(self) -> None:
@@ -118,25 +130,23 @@ class EchoEngine:
 
     def _read(self) -> list[_Answer]:
         """Let each answer see what the step allows, in the time that takes; returns those that have seen all."""
-        left = self._prefill_chunk_tokens
-        decodes, ready = 0, []
-        for answer in self._running.values():
+        candidates = [Candidate(one.id, one.lane, one.unseen) for one in self._running.values()]
+        decodes, prefilled, ready = self._places_kept, 0, []
+        for request_id, count in self._composer.compose(candidates).items():
+            answer = self._running[request_id]
+            self.spent[answer.lane] += count
             if answer.unseen == 1:
                 decodes += 1
-                self.spent[answer.lane] += 1
+            else:
+                prefilled += count
+            answer.unseen -= count
+            if answer.unseen == 0:
+                answer.unseen = 1  # the token that it is about to produce
                 ready.append(answer)
-            elif left > 0:
-                seen = min(answer.unseen, left)
-                left -= seen
-                answer.unseen -= seen
-                self.spent[answer.lane] += seen
-                if answer.unseen == 0:
-                    answer.unseen = 1  # the token that it is about to produce
-                    ready.append(answer)
-        prefilled = self._prefill_chunk_tokens - left
         cost_ms = self._pace.step_ms + self._pace.decode_ms * decodes + self._pace.prefill_ms * prefilled
         if cost_ms > 0:
             self._sleep(cost_ms / 1000)
+        self._composer.pace.observe(decodes, prefilled, cost_ms)
         return ready
 
     def _answer(self, work: Work) -> _Answer:

@@ -11,6 +11,25 @@ def source(request: GenerateRequest) -> str:
     return "messages" if request.messages is not None else "prompt"
 
 
+def refuse_foreign(request: GenerateRequest, *, embeds: bool) -> None:
+    """InvalidRequest if the request is for an engine of the other kind."""
+    if embeds and request.inputs is None:
+        raise InvalidRequest("This model makes embeddings; it cannot answer.", param="model", code="unsupported_value")
+    if not embeds and request.inputs is not None:
+        raise InvalidRequest("This model cannot make embeddings.", param="model", code="unsupported_value")
+
+
+def refuse_ids(request: GenerateRequest, vocab_size: int) -> None:
+    """InvalidRequest if a token that the sampling names is none of the model's."""
+    named = {
+        "logit_bias": (token for token, _ in request.sampling.logit_bias),
+        "stop_token_ids": request.sampling.stop_token_ids,
+    }
+    for param, ids in named.items():
+        if any(not 0 <= token < vocab_size for token in ids):
+            raise InvalidRequest(f"{param}: a token id is outside of 0 to {vocab_size - 1}.", param=param)
+
+
 def refuse_outsized(request: GenerateRequest, max_model_len: int) -> None:
     """InvalidRequest if the prompt cannot fit, whatever its tokens are.
 

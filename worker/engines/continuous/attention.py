@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from shared.errors import ConfigError
-from worker.engines.continuous.scheduler import Chunk
+from worker.engines.continuous.chunks import Chunk
 
 NAME = "busway_slots"
 ROUND_TO = 32
@@ -71,7 +71,7 @@ class Packing:
 
 
 def pack(chunks: Sequence[Chunk], storage: KeyValues, device: torch.device) -> Packing:
-    """The packing of these chunks, in the order in which `scheduler.plan` returns them."""
+    """The packing of these chunks, in the order in which `chunks.arrange` returns them."""
     slots = torch.tensor([chunk.sequence.slot for chunk in chunks for _ in range(chunk.count)])
     positions = torch.tensor([at for chunk in chunks for at in range(chunk.start, chunk.end)])
     decodes = sum(chunk.is_decode for chunk in chunks)

@@ -1,54 +1,63 @@
-"""ContinuousEngine: every step decodes for all requests and prefills a bounded piece of the new ones."""
+"""ContinuousEngine: every step decodes for all requests that it can, and prefills a bounded piece of the new ones."""
 
+import time
 from collections import Counter
+from collections.abc import Mapping
 from collections.abc import Sequence as Series
 from pathlib import Path
 
+from torch import Tensor
+
 from shared.errors import InvalidRequest
+from shared.lanes import Lane
 from shared.settings import WorkerSettings
-from shared.wire import Outcome
+from shared.wire import GenerateRequest, Outcome, TokenLogprob
+from worker.composer import Candidate, Composer
 from worker.engine import Ended, Event, Progressed, Work
+from worker.engines.continuous.chunks import Chunk, arrange
+from worker.engines.continuous.guide import Guides
 from worker.engines.continuous.model import Model
-from worker.engines.continuous.sampler import choose
-from worker.engines.continuous.scheduler import plan
-from worker.engines.continuous.sequence import Sequence
+from worker.engines.continuous.sampler import Pick, Tally, choose, likelihoods
+from worker.engines.continuous.sequence import Sequence, Telling
 from worker.engines.continuous.slots import Slots
 from worker.engines.continuous.text import Codec, TextStream
 from worker.engines.continuous.weights import ensure
-from worker.engines.limits import output_limit, refusal, refuse_outsized
+from worker.engines.limits import output_limit, refusal, refuse_foreign, refuse_ids, refuse_outsized
+
+READ_AT_ONCE = 64
+"""Prompt tokens whose logits a step may hold at the same time, for a request that wants all of them."""
+COMPILING_S = 0.005
 
 
 class ContinuousEngine:
-    """Schedule, forward, sample, report."""
+    """Compose, forward, sample, report."""
 
     is_ready = True
 
-    def __init__(self, name: str, model: Model, codec: Codec, *, slots: int, prefill_chunk_tokens: int) -> None:
-        self.model = name
-        self.slots = slots
+    def __init__(self, model: Model, codec: Codec, settings: WorkerSettings, lanes: Mapping[str, Lane]) -> None:
+        self.model = settings.model_name
+        self.slots = settings.slots
         self.spent: Counter[str] = Counter()
         self.max_model_len = model.max_model_len
+        self.vocab_size = model.vocab_size
         self._network = model
         self._codec = codec
-        self._prefill_chunk_tokens = prefill_chunk_tokens
+        self._guides = Guides(codec.grammars, model.vocab_size)
+        self._composer = Composer(lanes, prefill_tokens=settings.prefill_chunk_tokens)
         self._end_ids = model.end_ids | codec.end_ids
-        self._slots = Slots(slots)
+        self._slots = Slots(settings.slots)
         self._running: dict[str, Sequence] = {}
         # Over before their first step, refused or found complete; they hold a slot until it is reported.
         self._settled: dict[str, tuple[int, Outcome]] = {}
+        self._keeps_places = settings.batching == "static"
+        self._places: list[Sequence] = []  # those that ended in the batch that runs: their rows are computed on
 
     @classmethod
-    def load(cls, settings: WorkerSettings, cache_dir: Path) -> "ContinuousEngine":
+    def load(cls, settings: WorkerSettings, cache_dir: Path, lanes: Mapping[str, Lane]) -> "ContinuousEngine":
         """The engine for the configured model, warm; ConfigError if it cannot be had or cannot run here."""
         source = ensure(settings.model, cache_dir)
         model = Model.load(source, settings)
-        return cls(
-            settings.model_name,
-            model,
-            Codec.load(source, model.vocab_size),
-            slots=settings.slots,
-            prefill_chunk_tokens=settings.prefill_chunk_tokens,
-        )
+        return cls(model, Codec.load(source, model.vocab_size), settings, lanes)
 
     @property
     def free_slots(self) -> int:
@@ -81,47 +90,160 @@ class ContinuousEngine:
             self._slots.give(slot)
             events.append(Ended(request_id, outcome))
         self._settled.clear()
-        chunks = plan(self._running.values(), self._prefill_chunk_tokens)
-        if not chunks:
-            return events
-        logits = self._network.forward(chunks)
-        ready = [chunk.sequence for chunk in chunks if chunk.is_last]
-        for chunk in chunks:
-            chunk.sequence.cached = chunk.end
-            self.spent[chunk.sequence.lane] += chunk.count
-        if ready:
-            positions = [len(sequence.output_ids) for sequence in ready]
-            tokens = choose(logits, [sequence.sampling for sequence in ready], positions)
-            for sequence, token in zip(ready, tokens, strict=True):
-                events.extend(self._advance(sequence, token))
+        events += self._open_guides()
+        if chunks := self._plan():
+            began = time.perf_counter()
+            events += self._run(chunks)
+            decodes = sum(chunk.is_decode for chunk in chunks)
+            prefill = sum(chunk.count for chunk in chunks if not chunk.is_decode)
+            self._composer.pace.observe(decodes, prefill, 1000 * (time.perf_counter() - began))
         return events
 
     def close(self) -> None:
         self._running.clear()
         self._settled.clear()
+        self._guides.close()
         self._network.close()
+
+    # What comes in ---------------------------------------------------------------------------------
 
     def _sequence(self, work: Work, slot: int) -> Sequence:
         """The request in this engine's terms; InvalidRequest if it cannot be served."""
-        request = work.request
+        request, sampling = work.request, work.request.sampling
+        refuse_foreign(request, embeds=False)
         refuse_outsized(request, self.max_model_len)
+        refuse_ids(request, self.vocab_size)
         prompt_ids = self._codec.encode(request)
+        ends = sampling.stop_token_ids if sampling.ignore_eos else {*self._end_ids, *sampling.stop_token_ids}
         return Sequence(
             id=work.id,
             lane=work.lane,
             slot=slot,
             prompt_ids=prompt_ids,
-            sampling=request.sampling,
+            sampling=sampling,
             limit=output_limit(request, len(prompt_ids), self.max_model_len),
-            end_ids=() if request.sampling.ignore_eos else self._end_ids,
-            stream=TextStream(self._codec, request.sampling.stop),
+            end_ids=frozenset(ends),
+            stream=TextStream(self._codec, sampling.stop),
+            tally=_tally(request, prompt_ids),
+            guide=None if request.guide is None else self._guides.start(request.guide),
+            telling=self._telling(request, prompt_ids),
         )
 
-    def _advance(self, sequence: Sequence, token: int) -> list[Event]:
-        text = sequence.take(token)
-        events: list[Event] = [Progressed(sequence.id, (token,), text)]
-        if sequence.reason is not None:
-            del self._running[sequence.id]
-            self._slots.give(sequence.slot)
-            events.append(Ended(sequence.id, sequence.outcome()))
+    def _telling(self, request: GenerateRequest, prompt_ids: list[int]) -> Telling | None:
+        if not request.echo:
+            return None
+        text = request.prompt if isinstance(request.prompt, str) else self._codec.spell(prompt_ids)
+        return Telling(text, request.sampling.logprobs)
+
+    def _open_guides(self) -> list[Event]:
+        """Let those go on whose grammars are compiled; if nobody else runs, wait a moment for one."""
+        events: list[Event] = []
+        waiting = [(one, one.guide) for one in self._running.values() if one.guide and not one.guide.is_open]
+        if waiting and len(waiting) == len(self._running):
+            waiting[0][1].wait(COMPILING_S)
+        for one, guide in waiting:
+            if not guide.is_compiled:
+                continue
+            try:
+                guide.open()
+            except InvalidRequest as error:
+                events.append(self._end(one, refusal(error)))
+                continue
+            if guide.is_over:
+                one.reason = "stop"
+                events.append(self._end(one, one.outcome()))
         return events
+
+    # A step ----------------------------------------------------------------------------------------
+
+    def _plan(self) -> list[Chunk]:
+        able = {key: one for key, one in self._running.items() if one.guide is None or one.guide.is_open}
+        counts = self._composer.compose([Candidate(one.id, one.lane, one.pending) for one in able.values()])
+        for key in counts:
+            if able[key].reads_prompt:
+                counts[key] = min(counts[key], READ_AT_ONCE)
+        counts.update(dict.fromkeys((one.id for one in self._places), 1))
+        return arrange([*able.values(), *self._places], counts)
+
+    def _run(self, chunks: Series[Chunk]) -> list[Event]:
+        """Forward, sample, settle."""
+        events: list[Event] = []
+        logits = self._network.forward(chunks)
+        ready: list[Sequence] = []
+        places, end = [], 0
+        for chunk in chunks:
+            one, first = chunk.sequence, end
+            end += chunk.wanted
+            if one.reason is not None:
+                continue  # only its place is kept
+            if one.reads_prompt:
+                self._read_prompt(chunk, logits[first:end])
+            one.cached = chunk.end
+            self.spent[one.lane] += chunk.count
+            if one.pending == 0:
+                ready.append(one)
+                places.append(end - 1)
+        events += self._sample(ready, logits if len(places) == len(logits) else logits[places])
+        if not self._running:
+            self._places.clear()
+        return events
+
+    def _sample(self, ready: list[Sequence], logits: Tensor) -> list[Event]:
+        """The next token of each, and what follows from it."""
+        events: list[Event] = []
+        rows, places = [], []
+        for place, one in enumerate(ready):
+            if one.limit == 0:
+                one.reason = "length"
+                events.append(self._end(one, one.outcome()))
+                continue
+            try:
+                rows.append(one.row())
+            except InvalidRequest as error:
+                events.append(self._end(one, refusal(error)))
+            else:
+                places.append(place)
+        if rows:
+            picks = choose(logits if len(places) == len(ready) else logits[places], rows)
+            for place, pick in zip(places, picks, strict=True):
+                events += self._advance(ready[place], pick)
+        return events
+
+    def _advance(self, one: Sequence, pick: Pick) -> list[Event]:
+        text = one.take(pick.token)
+        logprobs = () if pick.logprob is None else (self._told(pick),)
+        events: list[Event] = [Progressed(one.id, (pick.token,), text, logprobs, one.tell_prompt())]
+        if one.reason is not None:
+            events.append(self._end(one, one.outcome()))
+        return events
+
+    def _end(self, one: Sequence, outcome: Outcome) -> Ended:
+        """It is over and gives its slot back."""
+        del self._running[one.id]
+        self._slots.give(one.slot)
+        if self._keeps_places and one.cached == one.length - 1:
+            self._places.append(one)
+        return Ended(one.id, outcome)
+
+    # What is told ----------------------------------------------------------------------------------
+
+    def _told(self, pick: Pick) -> TokenLogprob:
+        top = tuple((self._codec.raw(token), logprob) for token, logprob in pick.top)
+        return TokenLogprob(raw=self._codec.raw(pick.token), logprob=pick.logprob, top=top)
+
+    def _read_prompt(self, chunk: Chunk, logits: Tensor) -> None:
+        """Each row says how likely the prompt's next token was."""
+        one = chunk.sequence
+        assert one.telling is not None, "nothing is to be told of this prompt"
+        if chunk.start == 0:
+            one.telling.tokens.append(TokenLogprob(raw=self._codec.raw(one.prompt_ids[0])))
+        following = one.prompt_ids[chunk.start + 1 : chunk.end + 1]
+        found = likelihoods(logits[: len(following)], [one.telling.top] * len(following))
+        one.telling.tokens += [self._told(row.of(token)) for row, token in zip(found, following, strict=True) if row]
+
+
+def _tally(request: GenerateRequest, prompt_ids: list[int]) -> Tally | None:
+    sampling = request.sampling
+    if sampling.repetition_penalty != 1:
+        return Tally(prompt_ids)
+    return Tally(()) if sampling.frequency_penalty or sampling.presence_penalty else None

@@ -11,7 +11,7 @@ from transformers.utils import logging
 from shared.errors import ConfigError
 from shared.settings import WorkerSettings
 from worker.engines.continuous.attention import NAME, KeyValues, pack
-from worker.engines.continuous.scheduler import Chunk
+from worker.engines.continuous.chunks import Chunk
 from worker.engines.continuous.sequence import Sequence
 
 LOADING_FAILURES = (OSError, ValueError, ImportError, LookupError, RuntimeError)
@@ -60,14 +60,13 @@ class Model:
 
     @torch.inference_mode()
     def forward(self, chunks: Series[Chunk]) -> Tensor:
-        """Run the chunks as one sequence of tokens; a row of logits for each that is its sequence's last."""
+        """Run the chunks as one sequence of tokens; of each, in turn, as many rows of logits as it wants."""
         packing = pack(chunks, self._storage, self._device)
         ids = [token for chunk in chunks for token in chunk.sequence.tokens(chunk.start, chunk.count)]
         wanted, end = [], 0
         for chunk in chunks:
             end += chunk.count
-            if chunk.is_last:
-                wanted.append(end - 1)
+            wanted += range(end - chunk.wanted, end)
         output = self._network(
             input_ids=torch.tensor([ids], device=self._device),
             position_ids=packing.positions[None],

@@ -1,6 +1,12 @@
-"""Sampler: which token comes next."""
+"""Sampler: which token comes next, and how likely it was. Vectorised over the batch.
 
-from collections.abc import Sequence
+In this order, as vLLM has it: log-probabilities of what the model says; penalties (repetition, then frequency and
+presence); logit bias; tokens that may not come yet; what a guide allows; temperature; min_p; top_k; top_p; the draw.
+What a row gets depends on nothing in the other rows.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -9,18 +15,20 @@ from torch.nn.functional import pad
 from shared.wire import Sampling
 
 GREEDY_BELOW = 1e-5
-CANDIDATES = (512, 8192)
-"""So many of the best tokens top_k and top_p look at, before all: ordering a whole vocabulary is 30 times slower."""
+LEAST_LOGPROB = -9999.0
+"""Told instead of minus infinity, which JSON cannot say."""
 BLOCK = 64
+MOST_TRIALS = 64
 MASK64 = 2**64 - 1
+GOLDEN, ODD = 0x9E3779B97F4A7C15, 0xD1342543DE82EF95
 
 
-def draw(seed: int, position: int) -> float:
-    """The random number in [0, 1) of an answer's token at `position`: a function of these two alone.
+def draw(seed: int, position: int, trial: int = 0) -> float:
+    """The random number in [0, 1) of an answer's token at `position`: a function of these alone.
 
     So a request gets the same answer in any batch, and goes on in it after its worker died.
     """
-    state = _mix(_mix(seed & MASK64) + (position + 1) * 0x9E3779B97F4A7C15)
+    state = _mix(_mix(seed & MASK64) + (position + 1) * GOLDEN + trial * ODD)
     return (state >> 12) * 2.0**-52
 
 
@@ -32,39 +40,209 @@ def _mix(state: int) -> int:
     return state ^ (state >> 31)
 
 
-def choose(logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[int]) -> list[int]:
-    """One token for each row of `logits`; `positions` counts the tokens of each answer so far."""
+class Tally:
+    """How often an answer has each of its tokens; with 0, those of its prompt that it has not."""
+
+    def __init__(self, prompt_ids: Iterable[int]) -> None:
+        self.ids: list[int] = list(dict.fromkeys(prompt_ids))
+        self.counts: list[int] = [0] * len(self.ids)
+        self._places = {token: place for place, token in enumerate(self.ids)}
+
+    def add(self, token: int) -> None:
+        """The answer has this token (once more)."""
+        place = self._places.get(token)
+        if place is None:
+            place = self._places[token] = len(self.ids)
+            self.ids.append(token)
+            self.counts.append(0)
+        self.counts[place] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What the sampler must know of one request."""
+
+    sampling: Sampling
+    position: int
+    """Tokens of the answer so far."""
+    tally: Tally | None = None
+    """Kept only for a request with penalties."""
+    muted: tuple[int, ...] = ()
+    """Tokens that may not come now, unless a guide allows nothing else."""
+    allowed: Tensor | None = None
+    """A guide's verdict on each token, as booleans; None: there is no guide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A token that was chosen, and if asked for, natural log-probabilities of what the model said."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+def choose(logits: Tensor, rows: Sequence[Row]) -> list[Pick]:
+    """One token for each row of `logits` [rows, vocabulary], which are changed in place."""
+    told = likelihoods(logits, [row.sampling.logprobs for row in rows])
+    _penalise(logits, rows)
+    _bias(logits, rows)
+    _restrict(logits, rows)
     tokens = logits.argmax(dim=-1)
-    rows = [row for row, sampling in enumerate(samplings) if sampling.temperature >= GREEDY_BELOW]
-    if rows:
-        draws = [draw(samplings[row].seed, positions[row]) for row in rows]
-        drawn = logits if len(rows) == len(samplings) else logits[rows]
-        tokens[rows] = _sample(drawn, [samplings[row] for row in rows], draws)
+    drawn = [number for number, row in enumerate(rows) if row.sampling.temperature >= GREEDY_BELOW]
+    if drawn:
+        scores = logits if len(drawn) == len(rows) else logits[drawn]
+        tokens[drawn] = _sample(scores.float(), [rows[number] for number in drawn])
     ids: list[int] = tokens.tolist()
-    return ids
+    return [one.of(token) if one else Pick(token) for one, token in zip(told, ids, strict=True)]
 
 
-def _sample(logits: Tensor, samplings: Sequence[Sampling], draws: Sequence[float]) -> Tensor:
-    """A token for each row. What a row gets depends on nothing in the other rows."""
-    scores = logits.float() / logits.new_tensor([one.temperature for one in samplings], dtype=torch.float32)[:, None]
-    uniform = torch.tensor(draws, dtype=torch.float64, device=logits.device)[:, None]
-    tokens = torch.empty(len(samplings), dtype=torch.long, device=logits.device)
-    cut = [row for row, one in enumerate(samplings) if one.top_p < 1 or one.top_k > 0]
-    if whole := sorted(set(range(len(samplings))).difference(cut)):
-        tokens[whole] = _pick(torch.softmax(scores[whole], dim=-1), uniform[whole])
-    for size in (*CANDIDATES, scores.shape[-1]):
-        fitting = [row for row in cut if samplings[row].top_k <= size or size == scores.shape[-1]]
-        if fitting:
-            tokens[fitting], is_missed = _cut(
-                scores[fitting], [samplings[row] for row in fitting], uniform[fitting], size
-            )
-            decided = {row for row, missed in zip(fitting, is_missed, strict=True) if not missed}
-            cut = [row for row in cut if row not in decided]
+# Log-probabilities ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Likelihoods:
+    """One row's log-probabilities, and the likeliest of them."""
+
+    row: Tensor
+    top: tuple[tuple[int, float], ...]
+
+    def of(self, token: int) -> Pick:
+        return Pick(token, max(float(self.row[token]), LEAST_LOGPROB), self.top)
+
+
+def likelihoods(logits: Tensor, wanted: Sequence[int | None]) -> list[Likelihoods | None]:
+    """For each row that wants them: log-probabilities at temperature 1, and so many of the likeliest."""
+    rows = [number for number, count in enumerate(wanted) if count is not None]
+    found: list[Likelihoods | None] = [None] * len(wanted)
+    if not rows:
+        return found
+    logprobs = (logits if len(rows) == len(wanted) else logits[rows]).float().log_softmax(dim=-1)
+    most = max(wanted[row] or 0 for row in rows)
+    best = logprobs.topk(most, dim=-1)
+    ids, values = best.indices.tolist(), best.values.clamp(min=LEAST_LOGPROB).tolist()
+    for place, row in enumerate(rows):
+        count = wanted[row] or 0
+        top = tuple(zip(ids[place][:count], values[place][:count], strict=True))
+        found[row] = Likelihoods(logprobs[place], top)
+    return found
+
+
+# What changes the logits ---------------------------------------------------------------------------
+
+
+def _penalise(logits: Tensor, rows: Sequence[Row]) -> None:
+    """OpenAI's frequency and presence penalties on the answer, and CTRL's repetition penalty on prompt and answer."""
+    with_tally = [(number, row.tally, row.sampling) for number, row in enumerate(rows) if row.tally is not None]
+    if not with_tally:
+        return
+    lengths = torch.tensor([len(tally.ids) for _, tally, _ in with_tally])
+
+    def spread(values: Sequence[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float32).repeat_interleave(lengths).to(logits.device)
+
+    index = torch.tensor([number for number, _, _ in with_tally]).repeat_interleave(lengths).to(logits.device)
+    ids = torch.tensor([token for _, tally, _ in with_tally for token in tally.ids], device=logits.device)
+    counts = torch.tensor([count for _, tally, _ in with_tally for count in tally.counts], device=logits.device)
+    repetition = spread([sampling.repetition_penalty for _, _, sampling in with_tally])
+    values = logits[index, ids].float()
+    values = torch.where(values > 0, values / repetition, values * repetition)
+    values -= spread([sampling.frequency_penalty for _, _, sampling in with_tally]) * counts
+    values -= spread([sampling.presence_penalty for _, _, sampling in with_tally]) * (counts > 0)
+    logits[index, ids] = values.to(logits.dtype)
+
+
+def _bias(logits: Tensor, rows: Sequence[Row]) -> None:
+    biases = [(number, *pair) for number, row in enumerate(rows) for pair in row.sampling.logit_bias]
+    if biases:
+        numbers, ids, values = zip(*biases, strict=True)
+        added = torch.tensor(values, dtype=logits.dtype, device=logits.device)
+        index = (torch.tensor(numbers, device=logits.device), torch.tensor(ids, device=logits.device))
+        logits.index_put_(index, added, accumulate=True)
+
+
+def _restrict(logits: Tensor, rows: Sequence[Row]) -> None:
+    """Take out what may not come. Where a guide leaves nothing but muted tokens, the guide wins."""
+    for number, row in enumerate(rows):
+        if row.allowed is not None:
+            logits[number].masked_fill_(~row.allowed, -torch.inf)
+        if row.muted:
+            muted = list(row.muted)
+            before = logits[number, muted]
+            logits[number, muted] = -torch.inf
+            if row.allowed is not None and torch.isneginf(logits[number].amax()):
+                logits[number, muted] = before
+
+
+# The draw ------------------------------------------------------------------------------------------
+
+
+def _sample(scores: Tensor, rows: Sequence[Row]) -> Tensor:
+    """A token for each row of scores."""
+    samplings = [row.sampling for row in rows]
+    scores = scores / scores.new_tensor([one.temperature for one in samplings])[:, None]
+    _keep_likely(scores, samplings)
+    _keep_best(scores, samplings)
+    probabilities = torch.softmax(scores, dim=-1)
+    tokens = _pick(probabilities, _draws(rows, 0, scores.device))
+    undecided = [number for number, one in enumerate(samplings) if one.top_p < 1]
+    for trial in range(1, MOST_TRIALS):
+        if not undecided:
+            return tokens
+        undecided = _retry(probabilities, tokens, undecided, rows, trial)
+    tokens[undecided] = probabilities[undecided].argmax(dim=-1)
     return tokens
 
 
+def _retry(probabilities: Tensor, tokens: Tensor, undecided: list[int], rows: Sequence[Row], trial: int) -> list[int]:
+    """Draw again where a token is not among the likeliest that make up top_p; returns the rows where that was so.
+
+    Nothing is sorted: a token belongs to them if those that are likelier make up less than top_p. If it does not,
+    then neither does any that is as unlikely, so these go too, and the rest still holds all that belong
+    (rejection with a rising pivot, as FlashInfer samples).
+    """
+    whole = probabilities if len(undecided) == len(rows) else probabilities[undecided]
+    own = whole.gather(1, tokens[undecided][:, None])
+    likelier = torch.where(whole > own, whole, 0.0)
+    wanted = torch.tensor([rows[number].sampling.top_p for number in undecided], dtype=torch.float64)
+    outside = likelier.sum(dim=-1, dtype=torch.float64) >= wanted.to(whole.device).clamp(min=1e-12)
+    # What was cut in an earlier trial made the sums smaller, never those of what is likelier: they are whole.
+    places = outside.nonzero()[:, 0].tolist()
+    again = [undecided[place] for place in places]
+    if again:
+        left = likelier[places]
+        probabilities[again] = left
+        tokens[again] = _pick(left, _draws([rows[number] for number in again], trial, whole.device))
+    return again
+
+
+def _draws(rows: Sequence[Row], trial: int, device: torch.device) -> Tensor:
+    numbers = [draw(row.sampling.seed, row.position, trial) for row in rows]
+    return torch.tensor(numbers, dtype=torch.float64, device=device)[:, None]
+
+
+def _keep_likely(scores: Tensor, samplings: Sequence[Sampling]) -> None:
+    """min_p: out with what is less likely than this share of the likeliest."""
+    rows = [number for number, one in enumerate(samplings) if one.min_p > 0]
+    if rows:
+        share = scores.new_tensor([samplings[number].min_p for number in rows]).log()[:, None]
+        part = scores[rows]
+        scores[rows] = part.masked_fill_(part < part.amax(dim=-1, keepdim=True) + share, -torch.inf)
+
+
+def _keep_best(scores: Tensor, samplings: Sequence[Sampling]) -> None:
+    """top_k: out with what scores less than the k-th best; several that score the same stay together."""
+    rows = [number for number, one in enumerate(samplings) if 0 < one.top_k < scores.shape[-1]]
+    if rows:
+        ks = [samplings[number].top_k for number in rows]
+        part = scores[rows]
+        best = part.topk(max(ks), dim=-1).values
+        least = best.gather(1, torch.tensor(ks, device=scores.device)[:, None] - 1)
+        scores[rows] = part.masked_fill_(part < least, -torch.inf)
+
+
 def _pick(probabilities: Tensor, uniform: Tensor) -> Tensor:
-    """Inverse of the cumulative distribution, in the order of the vocabulary.
+    """Inverse of the cumulative distribution, in the order of the vocabulary; the rows need not sum to 1.
 
     In float32 the sum over a large vocabulary would be off by more than a rare token's probability, and in
     float64 it is slow: so it is taken over blocks, and token by token in one block only.
@@ -74,25 +252,10 @@ def _pick(probabilities: Tensor, uniform: Tensor) -> Tensor:
     cumulative = sums.cumsum(dim=-1)
     target = uniform * cumulative[:, -1:]
     block = torch.searchsorted(cumulative, target, right=True)
+    # A rounded-up target, or a row of no numbers at all, would point past the last block that holds something.
+    block = block.minimum((cumulative < cumulative[:, -1:]).sum(dim=-1, keepdim=True)).clamp(max=blocks.shape[1] - 1)
     rest = (target - cumulative.gather(1, block) + sums.gather(1, block)).clamp(min=0)
     inside = blocks[torch.arange(len(blocks), device=block.device), block[:, 0]].cumsum(dim=-1, dtype=torch.float64)
     last_possible = (inside < inside[:, -1:]).sum(dim=-1, keepdim=True)
     place = torch.searchsorted(inside, rest, right=True).minimum(last_possible)
     return (block * BLOCK + place)[:, 0]
-
-
-def _cut(scores: Tensor, samplings: Sequence[Sampling], uniform: Tensor, size: int) -> tuple[Tensor, list[bool]]:
-    """A token of each row's top_k and top_p, and whether its `size` best tokens are too few to tell."""
-    size = min(size, scores.shape[-1])
-    best = scores.topk(size, dim=-1)
-    cumulative = (best.values - scores.logsumexp(dim=-1, keepdim=True)).exp().cumsum(dim=-1, dtype=torch.float64)
-    ks = torch.tensor([one.top_k if 0 < one.top_k < size else size for one in samplings], device=scores.device)[:, None]
-    has_k = torch.tensor([one.top_k > 0 for one in samplings], device=scores.device)[:, None]
-    # top_p is a share of what top_k left.
-    whole = torch.where(has_k, cumulative.gather(1, ks - 1), 1.0)
-    wanted = cumulative.new_tensor([one.top_p for one in samplings])[:, None] * whole
-    kept = torch.minimum((cumulative < wanted).sum(dim=-1, keepdim=True) + 1, ks)
-    is_missed = (~has_k & (cumulative[:, -1:] < wanted))[:, 0]
-    rank = torch.searchsorted(cumulative, uniform * cumulative.gather(1, kept - 1), right=True)
-    tokens = best.indices.gather(1, rank.minimum(kept - 1))[:, 0]
-    return tokens, is_missed.tolist() if size < scores.shape[-1] else [False] * len(samplings)

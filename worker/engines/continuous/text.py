@@ -23,6 +23,9 @@ class Codec:
     def __init__(self, tokenizer: Any, vocab_size: int) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
+        self.grammars: Any = _for_grammars(tokenizer, vocab_size)
+        """The tokenizer as llguidance sees it; None if that cannot read it."""
+        self._raw: dict[int, bytes] = {}
         parameters = inspect.signature(tokenizer.apply_chat_template).parameters
         self._reserved = set(parameters) - TEMPLATE_SWITCHES
 
@@ -58,6 +61,19 @@ class Codec:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
+    def spell(self, ids: Sequence[int]) -> str:
+        """The text of these tokens, special ones included."""
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text
+
+    def raw(self, token: int) -> bytes:
+        """The bytes of one token, which may be a part of a character; a special token's are its name."""
+        known = self._raw.get(token)
+        if known is None:
+            known = self.spell([token]).encode() if self.grammars is None else self.grammars.decode_bytes([token])
+            self._raw[token] = known
+        return known
+
     def _ids(self, text: str, *, add_special_tokens: bool) -> list[int]:
         ids: list[int] = self._tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)["input_ids"]
         return ids
@@ -77,6 +93,14 @@ class Codec:
         return text
 
 
+def _for_grammars(tokenizer: Any, vocab_size: int) -> Any:
+    if not getattr(tokenizer, "is_fast", False):
+        return None
+    from llguidance.hf import from_tokenizer
+
+    return from_tokenizer(tokenizer, n_vocab=vocab_size)
+
+
 class TextStream:
     """The text of one answer, token by token: whole characters only, and nothing of a stop string."""
 
@@ -94,13 +118,14 @@ class TextStream:
         """A stop string is complete."""
         return self._stops.is_stopped
 
-    def feed(self, token: int) -> str:
-        """The text that this token released."""
+    def feed(self, token: int, *, is_matched: bool = True) -> str:
+        """The text that this token released; with `is_matched` False, no stop string may begin in it."""
         self._window.append(token)
         text = self._codec.decode(self._window)
         if len(text) <= len(self._context_text) or text.endswith(INCOMPLETE):
             return ""
-        return self._stops.feed(self._release(text))
+        released = self._release(text)
+        return self._stops.feed(released) if is_matched else released
 
     def flush(self) -> str:
         """The text that was kept back, incomplete characters included; the answer is over."""
