@@ -1,16 +1,16 @@
 """Admission: may this request enter, on which lane, and for how long. Decided before any header is sent."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.catalogue import Catalogue, longest_context
-from gateway.follower import Follower
+from gateway.catalogue import ABSENT_RETRY_S, Catalogue, longest_context
+from gateway.follower import Follower, Reader
 from gateway.metrics import Metrics
 from gateway.openai.budget import cost_tokens, prompt_tokens, refuse_too_long
 from gateway.relay import Relay
 from shared import wire
-from shared.broker import Broker, Submission
-from shared.errors import BrokerUnavailable, InvalidRequest, LaneFull
+from shared.broker import Broker, ServedModel, Submission
+from shared.errors import BrokerUnavailable, InvalidRequest, LaneFull, NoWorkers
 from shared.lanes import BULK, INTERACTIVE, Lane
 
 DEADLINE_HEADER = "x-busway-deadline-ms"
@@ -28,7 +28,8 @@ class Ask:
 
     id: str
     model: str
-    request: wire.GenerateRequest
+    requests: tuple[wire.GenerateRequest, ...]
+    """One for each part of the answer: a choice, or some inputs to embed."""
     limit_field: str
     """What the client calls the bound of tokens to produce."""
     service_tier: str | None
@@ -38,9 +39,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A request that waits in a lane."""
+    """A request that waits in a lane, in one part or several."""
 
-    follower: Follower
+    id: str
+    lane: str
+    followers: tuple[Follower, ...]
+    reader: Reader
     tier: str
     """The service tier that was really used, in OpenAI's words."""
     deadline_s: float
@@ -73,24 +77,34 @@ class Admission:
         """Queue it and follow it; a BuswayError says why not."""
         if not self._relay.listening:
             raise BrokerUnavailable("Redis does not answer.")
-        context = longest_context(await self._catalogue.find(ask.model))
-        refuse_too_long(ask.request, context, limit_field=ask.limit_field)
-        name = self._for_length(self.lane_of(ask.service_tier), ask.request)
+        model = await self._catalogue.find(ask.model)
+        context = longest_context(model)
+        for request in ask.requests:
+            refuse_too_long(request, context, limit_field=ask.limit_field)
+        longest = max(ask.requests, key=prompt_tokens)
+        name = self._for_length(self.lane_of(ask.service_tier), longest)
+        refuse_unserved(model, name)
         lane = self._lanes[name]
         deadline_ms = min(int(lane.deadline_s * 1000), asked_deadline_ms(ask.headers, stream=ask.stream))
-        follower = Follower(ask.id, ask.model, name, wakes_on_text=ask.stream)
-        submission = Submission(
-            id=ask.id,
-            model=ask.model,
-            lane=name,
-            request=ask.request,
-            cost_tokens=cost_tokens(ask.request, context),
-            channel=self._relay.channel,
-            deadline_ms=deadline_ms,
-        )
-        ahead = await self._enqueue(submission, follower, lane)
+        reader = Reader(is_patient=not ask.stream)
+        submissions = [
+            Submission(
+                id=part_id(ask.id, part),
+                model=ask.model,
+                lane=name,
+                request=request,
+                cost_tokens=cost_tokens(request, context),
+                channel=self._relay.channel,
+                deadline_ms=deadline_ms,
+            )
+            for part, request in enumerate(ask.requests)
+        ]
+        followers, ahead = await self._enqueue_all(submissions, reader, lane)
         return Admitted(
-            follower=follower,
+            id=ask.id,
+            lane=name,
+            followers=followers,
+            reader=reader,
             tier=LANE_TIERS.get(name, "default"),
             deadline_s=deadline_ms / 1000,
             queue_timeout_s=lane.queue_timeout_s,
@@ -120,6 +134,24 @@ class Admission:
             name = overflow
         return name
 
+    async def _enqueue_all(
+        self, submissions: Sequence[Submission], reader: Reader, lane: Lane
+    ) -> tuple[tuple[Follower, ...], int | None]:
+        """All of them or none: if one is refused, those that got in are taken back."""
+        followers: list[Follower] = []
+        ahead: int | None = None
+        try:
+            for submission in submissions:
+                follower = Follower(submission.id, submission.model, submission.lane, reader)
+                before = await self._enqueue(submission, follower, lane)
+                ahead = before if not followers else ahead
+                followers.append(follower)
+        except BaseException:
+            for follower in followers:
+                self._relay.release(follower, "sibling")
+            raise
+        return tuple(followers), ahead
+
     async def _enqueue(self, submission: Submission, follower: Follower, lane: Lane) -> int | None:
         losses = self._relay.follow(follower)
         try:
@@ -133,6 +165,18 @@ class Admission:
             raise
         self._relay.accept(follower, losses)
         return ahead
+
+
+def part_id(request_id: str, part: int) -> str:
+    """The id under which a part of a request is queued; the first has the request's own."""
+    return request_id if part == 0 else f"{request_id}-{part}"
+
+
+def refuse_unserved(model: ServedModel, lane: str) -> None:
+    """NoWorkers if the model lives, but not for this lane."""
+    served = [worker["lanes"].split(",") for worker in model.workers if worker.get("lanes")]
+    if served and not any(lane in lanes for lanes in served):
+        raise NoWorkers(f"No worker of {model.name} serves the lane {lane} now.", retry_after_s=ABSENT_RETRY_S)
 
 
 def asked_deadline_ms(headers: Mapping[str, str], *, stream: bool) -> int:

@@ -10,6 +10,7 @@ from shared.wire import TERMINAL, ErrorInfo, Frame, Outcome
 
 MAX_UNREAD_CHARS = 256 * 1024
 MAX_HELD_BACK = 256
+CHARS_PER_LOGPROB = 64
 
 LOST = Outcome(
     state="failed", error=ErrorInfo(code="request_lost", message="The broker lost the request; send it again.")
@@ -25,6 +26,50 @@ class Verdict(enum.Enum):
     GAP = enum.auto()
 
 
+class Reader:
+    """Who reads the answer, made of one choice or several; each of them is followed by a `Follower`."""
+
+    __slots__ = ("_unread", "_wake", "gone", "is_patient", "on_stall", "writing")
+
+    def __init__(self, *, is_patient: bool = False) -> None:
+        self.is_patient = is_patient
+        """It wants the whole answer, so only an end is worth waking it for."""
+        self.gone = False
+        """The client left."""
+        self.writing = False
+        """It waits for its client's connection to take what it was given."""
+        self.on_stall: Callable[[], None] | None = None
+        self._unread = 0
+        self._wake = asyncio.Event()
+
+    def leave(self) -> None:
+        """The client is gone."""
+        self.gone = True
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Let it look around."""
+        self._wake.set()
+
+    async def changed(self) -> None:
+        """Until there may be something to read."""
+        await self._wake.wait()
+        self._wake.clear()
+
+    def arrived(self, size: int) -> None:
+        """So many characters more wait to be read."""
+        if self.is_patient:
+            return  # the whole answer is kept; the model's context bounds it
+        self._unread += size
+        self._wake.set()
+        if self.writing and self._unread > MAX_UNREAD_CHARS and self.on_stall is not None:
+            self.on_stall()
+
+    def was_read(self) -> None:
+        """Nothing waits any more."""
+        self._unread = 0
+
+
 class Follower:
     """Holds what has arrived and is not yet read. No input or output of its own; never blocks who offers frames.
 
@@ -33,16 +78,15 @@ class Follower:
     """
 
     __slots__ = (
-        "_held_back", "_parts", "_unread_chars", "_wake", "accepted", "attempt", "first_token_at", "gone", "id", "lane",
-        "model", "on_stall", "outcome", "quiet", "repairing", "tokens", "wakes_on_text", "wanted", "writing",
+        "_frames", "_held_back", "accepted", "attempt", "first_token_at", "id", "lane", "model", "outcome", "quiet",
+        "reader", "repairing", "tokens", "wanted",
     )  # fmt: skip
 
-    def __init__(self, request_id: str, model: str, lane: str, *, wakes_on_text: bool = True) -> None:
+    def __init__(self, request_id: str, model: str, lane: str, reader: Reader | None = None) -> None:
         self.id = request_id
         self.model = model
         self.lane = lane
-        self.wakes_on_text = wakes_on_text
-        """False: the reader wants the whole answer, so only the end is worth waking it for."""
+        self.reader = reader or Reader()
         self.accepted = False
         """The broker has the request: only then can it be missing."""
         self.tokens = 0
@@ -51,19 +95,12 @@ class Follower:
         self.wanted = 0
         """Tokens that are known to be in the log."""
         self.outcome: Outcome | None = None
-        self.gone = False
-        """The client left."""
-        self.writing = False
-        """The reader waits for its client's connection to take what it was given."""
-        self.on_stall: Callable[[], None] | None = None
         self.first_token_at: float | None = None
         self.quiet = 0
         """Sweeps since the last frame."""
         self.repairing = False
-        self._parts: list[str] = []
-        self._unread_chars = 0
+        self._frames: list[Frame] = []
         self._held_back: list[Frame] = []
-        self._wake = asyncio.Event()
 
     def offer(self, frame: Frame) -> Verdict:
         """Take, drop or hold back a frame that was published."""
@@ -114,45 +151,30 @@ class Follower:
         if self.outcome is None:
             self.outcome = outcome
             self._held_back = []
-            self._wake.set()
+            self.reader.wake()
 
-    def leave(self) -> None:
-        """The client is gone."""
-        self.gone = True
-        self._wake.set()
-
-    def wake(self) -> None:
-        """Let the reader look around."""
-        self._wake.set()
-
-    async def changed(self) -> None:
-        """Until there may be something to read."""
-        await self._wake.wait()
-        self._wake.clear()
-
-    def read(self) -> list[str]:
-        """The pieces of text that have arrived since the last call."""
-        parts = self._parts
-        if parts:
-            self._parts = []
-            self._unread_chars = 0
-        return parts
+    def read(self) -> list[Frame]:
+        """The frames with something to show that have arrived since the last call."""
+        frames = self._frames
+        if frames:
+            self._frames = []
+        return frames
 
     def _take(self, frame: Frame) -> None:
         if self.first_token_at is None:
             self.first_token_at = time.monotonic()
         self.tokens += len(frame.ids)
-        if not frame.text:
-            return
-        self._parts.append(frame.text)
-        if not self.wakes_on_text:
-            return  # the whole answer is kept here; the model's context bounds it
-        self._unread_chars += len(frame.text)
-        self._wake.set()
-        if self.writing and self._unread_chars > MAX_UNREAD_CHARS and self.on_stall is not None:
-            self.on_stall()
+        if frame.text or frame.logprobs or frame.prompt:
+            self._frames.append(frame)
+            self.reader.arrived(len(frame.text) + _told_chars(frame))
 
     def _hold_back(self, frame: Frame) -> None:
         if len(self._held_back) >= MAX_HELD_BACK:
             self._held_back = []  # the log has them too
         self._held_back.append(frame)
+
+
+def _told_chars(frame: Frame) -> int:
+    """About how long the log-probabilities of a frame are when they are written."""
+    told = (*frame.logprobs, *(frame.prompt.tokens if frame.prompt else ()))
+    return sum(CHARS_PER_LOGPROB * (1 + len(one.top)) for one in told)

@@ -83,13 +83,13 @@ class Relay:
         if losses != self._losses:
             self._repair(follower)
 
-    def release(self, follower: Follower) -> None:
+    def release(self, follower: Follower, reason: str = "disconnect") -> None:
         """Nobody reads it any more. What has not ended is cancelled, once."""
         if self._followers.pop(follower.id, None) is None:
             return
         self._metrics.in_flight.labels(follower.lane).dec()
         if follower.outcome is None:
-            self._send_cancel(follower, CANCELLED, "disconnect")
+            self._send_cancel(follower, CANCELLED, reason)
 
     def drop(self, follower: Follower) -> None:
         """Forget one whose request was refused."""

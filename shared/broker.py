@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import structs
 from redis.asyncio import Redis
 
 from shared import keys, scripts, wire
@@ -131,7 +132,8 @@ class Broker:
             piece = wire.decode_members(fields[b"p"], wire.Piece)
             at = position - len(piece.ids)
             if at >= after:
-                frames.append(wire.Frame(id=request_id, attempt=attempt, at=at, ids=piece.ids, text=piece.text))
+                whole = structs.asdict(piece)
+                frames.append(wire.Frame(id=request_id, attempt=attempt, at=at, **whole))
         return frames
 
     async def models(self) -> list[ServedModel]:

@@ -55,6 +55,9 @@ class GatewaySettings(Section):
     max_connections: int = Field(
         default=4096, ge=1, description="Requests in this process at once; one more is answered 503"
     )
+    max_choices: int = Field(
+        default=128, ge=1, le=4096, description="Choices of one request, over all its prompts; each is queued by itself"
+    )
     header_hold_s: Seconds = Field(default=2, ge=0, description="A stream's status waits this long for its first token")
     keepalive_s: Seconds = Field(default=10, gt=0, description="Silence after which a stream carries a comment")
     body_timeout_s: Seconds = Field(default=30, gt=0, description="A body that takes longer to arrive is answered 400")

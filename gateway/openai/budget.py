@@ -13,14 +13,16 @@ CONTEXT_GUESSED = 32_768
 
 def cost_tokens(request: GenerateRequest, context: int | None) -> int:
     """Estimate of prompt and output tokens, for the bound of a lane; never more than the context can hold."""
-    estimate = 1 + prompt_tokens(request) + (request.sampling.max_tokens or OUTPUT_TOKENS_GUESSED)
-    return min(estimate, CONTEXT_GUESSED if context is None else context)
+    wanted = request.sampling.max_tokens
+    estimate = 1 + prompt_tokens(request) + (OUTPUT_TOKENS_GUESSED if wanted is None else wanted)
+    most = CONTEXT_GUESSED if context is None else context
+    return min(estimate, most * len(request.inputs or (0,)))
 
 
 def refuse_too_long(request: GenerateRequest, context: int | None, *, limit_field: str) -> None:
     """InvalidRequest for what no tokenizer could make fit. What only one can tell is left to the worker."""
-    if context is None:
-        return
+    if context is None or request.inputs is not None:
+        return  # each input has the context for itself, and its worker names the one that is too long
     least, wanted = max(1, _least_prompt_tokens(request)), request.sampling.max_tokens or 1
     if least + wanted <= context:
         return
@@ -41,10 +43,15 @@ def _least_prompt_tokens(request: GenerateRequest) -> int:
 
 def prompt_tokens(request: GenerateRequest, chars_per_token: int = CHARS_PER_TOKEN) -> int:
     """The tokens of the prompt, if a token had so many characters."""
-    if isinstance(request.prompt, tuple):
-        return len(request.prompt)
-    chars = _chars(request.messages) if request.messages is not None else len(request.prompt or "")
-    return math.ceil(chars / chars_per_token)
+    if request.inputs is not None:
+        return sum(_text_tokens(one, chars_per_token) for one in request.inputs)
+    if request.messages is not None:
+        return math.ceil(_chars(request.messages) / chars_per_token)
+    return _text_tokens(request.prompt or "", chars_per_token)
+
+
+def _text_tokens(text: str | tuple[int, ...], chars_per_token: int) -> int:
+    return len(text) if isinstance(text, tuple) else math.ceil(len(text) / chars_per_token)
 
 
 def _chars(value: object) -> int:

@@ -1,13 +1,17 @@
-"""Answers in OpenAI's two dialects, chat and completion: as chunks of a stream or as one body.
+"""Answers in OpenAI's dialects, chat and completion: as chunks of a stream or as one body.
 
 What is constant within a stream is encoded once; a piece of text costs one encoding of the text.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gateway.openai import sse
-from shared.wire import Outcome
+from shared.wire import Frame, Outcome, TokenLogprob
+
+Answered = tuple[Sequence[Frame], Outcome, int]
+"""One choice when it is whole: what it consists of, how it ended, the tokens that we counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,47 +23,94 @@ class Heading:
     model: str
     service_tier: str
     include_usage: bool = False
+    choices_per_prompt: int = 1
 
 
-class Dialect:
-    """One answer's bytes."""
+class Choice:
+    """The bytes of one choice of a streamed answer."""
 
-    id_prefix: str
-    chunk_object: str
-    body_object: str
-    opening: bytes = b""
-    """The event before the first text."""
+    def __init__(self, chunk: dict[str, Any], index: int) -> None:
+        self._chunk = chunk
+        self._index = index
+        self.opening = b""
+        """The event before the first text."""
 
-    def __init__(self, heading: Heading) -> None:
-        self._heading = heading
-        self._chunk = self._head(self.chunk_object)
-        if heading.include_usage:
-            self._chunk["usage"] = None
-
-    def text(self, pieces: list[str]) -> bytes:
-        """An event for each piece."""
+    def text(self, frames: Sequence[Frame]) -> bytes:
+        """An event for each frame."""
         prefix, suffix, encode = self._prefix, self._suffix, sse.encode
-        if len(pieces) == 1:
-            return prefix + encode(pieces[0]) + suffix
-        return b"".join([prefix + encode(piece) + suffix for piece in pieces])
+        events = [
+            prefix + encode(frame.text) + suffix if not (frame.logprobs or frame.prompt) else self._told(frame)
+            for frame in frames
+        ]
+        return events[0] if len(events) == 1 else b"".join(events)
 
-    def closing(self, outcome: Outcome, tokens: int) -> bytes:
-        """The end of a stream that went well: the reason, the usage if asked for, [DONE]."""
-        events = sse.event({**self._chunk, "choices": [self._last_choice(outcome.reason or "stop")]})
-        if self._heading.include_usage:
-            events += sse.event({**self._chunk, "choices": [], "usage": usage(outcome, tokens)})
-        return events + sse.DONE
+    def finish(self, outcome: Outcome) -> bytes:
+        """The last event of the choice, and before it a prompt that has not been told."""
+        told = b""
+        if outcome.prompt is not None:
+            told = self._told(Frame(id="", attempt=0, at=0, prompt=outcome.prompt))
+        last = self._choice("", None, outcome.reason or "stop", is_last=True)
+        return told + self._event(last)
 
-    def body(self, text: str, outcome: Outcome, tokens: int) -> bytes:
-        """The whole answer."""
-        choice = self._whole_choice(text, outcome.reason or "stop")
-        return sse.encode({**self._head(self.body_object), "choices": [choice], "usage": usage(outcome, tokens)})
+    def whole(self, frames: Sequence[Frame], outcome: Outcome) -> dict[str, Any]:
+        """The choice in a body."""
+        raise NotImplementedError
+
+    def _told(self, frame: Frame) -> bytes:
+        prompt = frame.prompt
+        text = (prompt.text if prompt else "") + frame.text
+        tokens = (*(prompt.tokens if prompt else ()), *frame.logprobs)
+        return self._event(self._choice(text, self._logprobs(tokens), None))
+
+    def _event(self, choice: dict[str, Any]) -> bytes:
+        return sse.event({**self._chunk, "choices": [choice]})
 
     def _around(self, before: bytes, after: bytes) -> None:
         """Sets what stands around a piece of text in an event."""
         head = sse.encode(self._chunk)[:-1]
-        self._prefix = b"data: " + head + b',"choices":[{"index":0,' + before
+        self._prefix = b"data: " + head + b',"choices":[{"index":%d,' % self._index + before
         self._suffix = after + b',"logprobs":null,"finish_reason":null}]}\n\n'
+
+    def _choice(self, text: str, logprobs: Any, reason: str | None, *, is_last: bool = False) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _logprobs(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+        raise NotImplementedError
+
+
+class Dialect:
+    """One answer's bytes, all of its choices."""
+
+    id_prefix: str
+    chunk_object: str
+    body_object: str
+    choice: type[Choice]
+
+    def __init__(self, heading: Heading, count: int = 1) -> None:
+        """`count` choices, those of a prompt in a row."""
+        self._heading = heading
+        self._chunk = self._head(self.chunk_object)
+        if heading.include_usage:
+            self._chunk["usage"] = None
+        self.choices = [self.choice(self._chunk, index) for index in range(count)]
+
+    def closing(self, ends: Sequence[tuple[Outcome, int]]) -> bytes:
+        """The end of a stream that went well: the usage if asked for, [DONE]."""
+        events = b""
+        if self._heading.include_usage:
+            events = sse.event({**self._chunk, "choices": [], "usage": self._usage(ends)})
+        return events + sse.DONE
+
+    def body(self, answered: Sequence[Answered]) -> bytes:
+        """The whole answer."""
+        choices = [
+            choice.whole(frames, outcome) for choice, (frames, outcome, _) in zip(self.choices, answered, strict=True)
+        ]
+        usage = self._usage([(outcome, tokens) for _, outcome, tokens in answered])
+        return sse.encode({**self._head(self.body_object), "choices": choices, "usage": usage})
+
+    def _usage(self, ends: Sequence[tuple[Outcome, int]]) -> dict[str, Any]:
+        return usage(ends, self._heading.choices_per_prompt)
 
     def _head(self, kind: str) -> dict[str, Any]:
         heading = self._heading
@@ -70,58 +121,99 @@ class Dialect:
             "model": heading.model,
         }
 
-    def _last_choice(self, reason: str) -> dict[str, Any]:
-        raise NotImplementedError
 
-    def _whole_choice(self, text: str, reason: str) -> dict[str, Any]:
-        raise NotImplementedError
+class ChatChoice(Choice):
+    def __init__(self, chunk: dict[str, Any], index: int) -> None:
+        super().__init__(chunk, index)
+        self._around(b'"delta":{"content":', b"}")
+        first = {**self._choice("", None, None), "delta": {"role": "assistant", "content": ""}}
+        self.opening = self._event(first)
+
+    def whole(self, frames: Sequence[Frame], outcome: Outcome) -> dict[str, Any]:
+        text = "".join(frame.text for frame in frames)
+        message = {"role": "assistant", "content": text, "refusal": None}
+        logprobs = self._logprobs([token for frame in frames for token in frame.logprobs])
+        reason = outcome.reason or "stop"
+        return {"index": self._index, "message": message, "logprobs": logprobs, "finish_reason": reason}
+
+    def _choice(self, text: str, logprobs: Any, reason: str | None, *, is_last: bool = False) -> dict[str, Any]:
+        delta = {} if is_last else {"content": text}
+        return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+
+    def _logprobs(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+        if not tokens:
+            return None
+        content = [
+            {**_likely(one.raw, one.logprob), "top_logprobs": [_likely(raw, logprob) for raw, logprob in one.top]}
+            for one in tokens
+        ]
+        return {"content": content, "refusal": None}
 
 
 class Chat(Dialect):
-    id_prefix, chunk_object, body_object = "chatcmpl-", "chat.completion.chunk", "chat.completion"
-
-    def __init__(self, heading: Heading) -> None:
-        super().__init__(heading)
-        self._around(b'"delta":{"content":', b"}")
-        first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-        self.opening = sse.event({**self._chunk, "choices": [first]})
+    id_prefix, chunk_object, body_object, choice = "chatcmpl-", "chat.completion.chunk", "chat.completion", ChatChoice
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {**super()._head(kind), "service_tier": self._heading.service_tier, "system_fingerprint": None}
 
-    def _last_choice(self, reason: str) -> dict[str, Any]:
-        return {"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}
 
-    def _whole_choice(self, text: str, reason: str) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text, "refusal": None}
-        return {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
+class CompletionChoice(Choice):
+    def __init__(self, chunk: dict[str, Any], index: int) -> None:
+        super().__init__(chunk, index)
+        self._around(b'"text":', b"")
+        self._told_chars = 0
+
+    def whole(self, frames: Sequence[Frame], outcome: Outcome) -> dict[str, Any]:
+        prompts = [frame.prompt for frame in frames if frame.prompt] + ([outcome.prompt] if outcome.prompt else [])
+        text = "".join([prompt.text for prompt in prompts] + [frame.text for frame in frames])
+        tokens = [token for part in prompts for token in part.tokens]
+        tokens += [token for frame in frames for token in frame.logprobs]
+        return self._choice(text, self._logprobs(tokens), outcome.reason or "stop")
+
+    def _choice(self, text: str, logprobs: Any, reason: str | None, *, is_last: bool = False) -> dict[str, Any]:  # noqa: ARG002 - of chats
+        return {"index": self._index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+    def _logprobs(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+        """Lists side by side; offsets count the characters of the tokens told so far."""
+        if not tokens:
+            return None
+        texts, offsets, tops = [], [], []
+        for one in tokens:
+            text = _text(one.raw)
+            texts.append(text)
+            offsets.append(self._told_chars)
+            self._told_chars += len(text)
+            top = {_text(raw): logprob for raw, logprob in reversed(one.top)}
+            tops.append(None if one.logprob is None else {text: one.logprob, **top})
+        logprobs = [one.logprob for one in tokens]
+        return {"tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets}
 
 
 class Completion(Dialect):
-    id_prefix, chunk_object, body_object = "cmpl-", "text_completion", "text_completion"
-
-    def __init__(self, heading: Heading) -> None:
-        super().__init__(heading)
-        self._around(b'"text":', b"")
-
-    def _last_choice(self, reason: str) -> dict[str, Any]:
-        return {"index": 0, "text": "", "logprobs": None, "finish_reason": reason}
-
-    def _whole_choice(self, text: str, reason: str) -> dict[str, Any]:
-        return {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
+    id_prefix, chunk_object, body_object, choice = "cmpl-", "text_completion", "text_completion", CompletionChoice
 
 
-def usage(outcome: Outcome, tokens: int) -> dict[str, Any]:
-    """Tokens as OpenAI counts them; a worker that did not say leaves us our own count of the answer.
+def usage(ends: Sequence[tuple[Outcome, int]], choices_per_prompt: int = 1) -> dict[str, Any]:
+    """Tokens as OpenAI counts them: a prompt counts once, however many choices it has.
 
-    No prompt is cached and no token is a hidden thought, but some clients read the details unasked.
+    A worker that did not say leaves us our own count of the answer. No token is a hidden thought, but some clients
+    read the details unasked.
     """
-    prompt = outcome.usage.prompt_tokens if outcome.usage else 0
-    answer = outcome.usage.completion_tokens if outcome.usage else tokens
+    firsts = [outcome.usage for outcome, _ in ends[::choices_per_prompt] if outcome.usage]
+    prompt = sum(one.prompt_tokens for one in firsts)
+    answer = sum(outcome.usage.completion_tokens if outcome.usage else tokens for outcome, tokens in ends)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": answer,
         "total_tokens": prompt + answer,
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in firsts)},
         "completion_tokens_details": {"reasoning_tokens": 0},
     }
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="replace")
+
+
+def _likely(raw: bytes, logprob: float | None) -> dict[str, Any]:
+    return {"token": _text(raw), "logprob": logprob, "bytes": list(raw)}

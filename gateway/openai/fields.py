@@ -9,6 +9,8 @@ from pydantic_core import PydanticCustomError
 MAX_STOPS = 4
 MAX_STOP_CHARS = 256
 MAX_TOKEN_ID = 2**31 - 1
+MAX_BIASES = 1024
+MAX_STOP_IDS = 128
 MAX_DEPTH = 16
 MAX_KWARGS_BYTES = 64 * 1024
 # These are ours: a client that set them could run its own template in the worker, or break its caller.
@@ -21,9 +23,9 @@ RESERVED_KWARGS = frozenset({
 _PART_TYPE = re.compile(r"[a-z_]{1,40}")
 
 
-def wrong(message: str) -> PydanticCustomError:
-    """The value is not one that the field may have."""
-    return PydanticCustomError("invalid_value", "{message}", {"message": message})
+def wrong(message: str, param: str = "") -> PydanticCustomError:
+    """The value is not one that the field may have; `param` names the field where no single one is being looked at."""
+    return PydanticCustomError("invalid_value", "{message}", {"message": message, "param": param})
 
 
 def unsupported(message: str, *, kind: str = "unsupported") -> PydanticCustomError:
@@ -66,17 +68,47 @@ def stop_strings(stop: Any) -> tuple[str, ...]:
     return tuple(stops)
 
 
-def one_prompt(prompt: Any) -> str | tuple[int, ...]:
-    """Text or token ids; a list of one prompt is that prompt."""
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
-        if len(prompt) > 1:
-            raise unsupported("several prompts in one request are not supported", kind="unsupported_parameter")
-        prompt = prompt[0]
+def logit_biases(biases: Any) -> tuple[tuple[int, float], ...]:
+    """Token ids as JSON writes them, as keys of an object, and what is added to each one's logit."""
+    if not isinstance(biases, dict):
+        raise wrong("must be an object")
+    if len(biases) > MAX_BIASES:
+        raise wrong(f"at most {MAX_BIASES} tokens")
+    for token, bias in biases.items():
+        if not (token.isascii() and token.isdigit() and len(token) < 11 and int(token) <= MAX_TOKEN_ID):
+            raise wrong("each key must be a token id")
+        if isinstance(bias, bool) or not isinstance(bias, int | float) or not -100 <= bias <= 100:
+            raise wrong("each value must be a number from -100 to 100")
+    return tuple((int(token), float(bias)) for token, bias in biases.items())
+
+
+def stop_ids(ids: Any) -> tuple[int, ...]:
+    """Token ids that end an answer."""
+    if not isinstance(ids, list) or not _all_token_ids(ids):
+        raise wrong("must be a list of token ids")
+    if len(ids) > MAX_STOP_IDS:
+        raise wrong(f"at most {MAX_STOP_IDS} tokens")
+    return tuple(ids)
+
+
+def prompts(given: Any) -> tuple[str | tuple[int, ...], ...]:
+    """One prompt or a list of them, each a text or a list of token ids."""
+    if isinstance(given, list) and given and isinstance(given[0], str | list):
+        return tuple(_prompt(one) for one in given)
+    return (_prompt(given),)
+
+
+def _all_token_ids(ids: list[Any]) -> bool:
+    return all(type(token) is int and 0 <= token <= MAX_TOKEN_ID for token in ids)
+
+
+def _prompt(prompt: Any) -> str | tuple[int, ...]:
+    """Text or token ids."""
     if not prompt or not isinstance(prompt, str | list):
         raise wrong("must be a non-empty string or a non-empty list of token ids")
     if isinstance(prompt, str):
         return prompt
-    if not all(type(token) is int and 0 <= token <= MAX_TOKEN_ID for token in prompt):
+    if not _all_token_ids(prompt):
         raise wrong("token ids must be integers, 0 or more")
     return tuple(prompt)
 

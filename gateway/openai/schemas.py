@@ -19,14 +19,31 @@ from pydantic import (
     model_validator,
 )
 
-from gateway.openai import policy
-from gateway.openai.fields import flat_content, one_prompt, stop_strings, template_kwargs, wrong
+from gateway.openai import guided, policy
+from gateway.openai.fields import (
+    flat_content,
+    logit_biases,
+    prompts,
+    stop_ids,
+    stop_strings,
+    template_kwargs,
+    wrong,
+)
 from shared.errors import InvalidRequest
+from shared.wire import Guide
 
 MAX_TOKENS = 2**31 - 1
 INT64 = 2**63
+MAX_CHOICES = 128
+MAX_TOP_LOGPROBS = 20
+MAX_INPUTS = 2048
+MAX_DIMENSIONS = 65_536
+GUIDE_FIELDS = (
+    "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+)  # fmt: skip
 
-B = TypeVar("B", bound="Body")
+B = TypeVar("B", bound="Part")
+GuideOrNone = Guide | None
 
 
 class Part(BaseModel):
@@ -50,10 +67,24 @@ class Body(Part):
     temperature: float = Field(default=1.0, ge=0, le=2)
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=-1, le=MAX_TOKENS)
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
+    repetition_penalty: float = Field(default=1.0, gt=0, le=100)
+    logit_bias: Annotated[tuple[tuple[int, float], ...], PlainValidator(logit_biases)] = ()
+    n: int = Field(default=1, ge=1, le=MAX_CHOICES)
     seed: int | None = Field(default=None, ge=-INT64, lt=INT64)
     stop: Annotated[tuple[str, ...], PlainValidator(stop_strings)] = ()
+    stop_token_ids: Annotated[tuple[int, ...], PlainValidator(stop_ids)] = ()
+    min_tokens: int = Field(default=0, ge=0, le=MAX_TOKENS)
     ignore_eos: bool = False
     service_tier: str | None = None
+    response_format: Annotated[GuideOrNone, PlainValidator(guided.response_format)] = None
+    structured_outputs: Annotated[GuideOrNone, PlainValidator(guided.structured_outputs)] = None
+    guided_json: Annotated[GuideOrNone, PlainValidator(guided.schema)] = None
+    guided_regex: Annotated[GuideOrNone, PlainValidator(guided.regex)] = None
+    guided_choice: Annotated[GuideOrNone, PlainValidator(guided.choice)] = None
+    guided_grammar: Annotated[GuideOrNone, PlainValidator(guided.grammar)] = None
 
     @field_validator("stream_options")
     @classmethod
@@ -61,6 +92,25 @@ class Body(Part):
         if not info.data.get("stream", True):  # absent: it is wrong itself, and told first
             raise wrong("only allowed when stream is true")
         return options
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Body":
+        given = [name for name in GUIDE_FIELDS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise wrong(f"only one of {' and '.join(given)} can be followed", given[0])
+        if self.token_limit is not None and self.min_tokens > self.token_limit:
+            raise wrong(f"more than {self.limit_field}", "min_tokens")
+        return self
+
+    @property
+    def guide(self) -> GuideOrNone:
+        """What the answer must match."""
+        return next((guide for name in GUIDE_FIELDS if (guide := getattr(self, name)) is not None), None)
+
+    @property
+    def told(self) -> int | None:
+        """So many of the likeliest tokens are to be told beside each one's log-probability."""
+        raise NotImplementedError
 
     @property
     def token_limit(self) -> int | None:
@@ -110,13 +160,54 @@ class ChatBody(Body):
 
     messages: list[Message] = Field(min_length=1)
     chat_template_kwargs: Annotated[dict[str, Any], PlainValidator(template_kwargs)] = {}
+    logprobs: bool = False
+    top_logprobs: int = Field(default=0, ge=0, le=MAX_TOP_LOGPROBS)
+
+    @model_validator(mode="after")
+    def _tells_what_is_told(self) -> "ChatBody":
+        if self.top_logprobs and not self.logprobs:
+            raise wrong("needs logprobs to be true", "top_logprobs")
+        return self
+
+    @property
+    def told(self) -> int | None:
+        return self.top_logprobs if self.logprobs else None
 
 
 class CompletionBody(Body):
     """POST /v1/completions."""
 
-    prompt: Annotated[str | tuple[int, ...], PlainValidator(one_prompt)]
-    max_tokens: int | None = Field(default=16, ge=1, le=MAX_TOKENS)
+    prompt: Annotated[tuple[str | tuple[int, ...], ...], PlainValidator(prompts)]
+    max_tokens: int | None = Field(default=16, ge=0, le=MAX_TOKENS)
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+    echo: bool = False
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "CompletionBody":
+        if self.token_limit == 0 and not self.echo:
+            raise wrong("may be 0 only with echo", "max_tokens")
+        return self
+
+    @property
+    def told(self) -> int | None:
+        return self.logprobs
+
+
+class EmbeddingsBody(Part):
+    """POST /v1/embeddings."""
+
+    model: str = Field(min_length=1)
+    input: Annotated[tuple[str | tuple[int, ...], ...], PlainValidator(prompts)]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(default=None, ge=1, le=MAX_DIMENSIONS)
+    service_tier: str | None = None
+
+    @field_validator("input")
+    @classmethod
+    def _not_too_many(cls, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len(inputs) > MAX_INPUTS:
+            raise wrong(f"at most {MAX_INPUTS} inputs")
+        return inputs
 
 
 def parse(raw: bytes, kind: type[B]) -> tuple[B, list[str]]:
@@ -138,8 +229,9 @@ def parse(raw: bytes, kind: type[B]) -> tuple[B, list[str]]:
 
 
 def _first_problem(error: ValidationError) -> InvalidRequest:
-    problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).lstrip(".")
+    problem = error.errors(include_url=False, include_input=False)[0]
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).lstrip(".")
+    param = place or problem.get("ctx", {}).get("param", "")
     kind = problem["type"]
     code = {"missing": "missing_required_parameter", "unsupported": "unsupported_value"}.get(kind, "invalid_value")
     if kind == "unsupported_parameter":

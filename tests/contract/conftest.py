@@ -4,6 +4,7 @@ import fakeredis
 import pytest
 
 from shared.connection import connect
+from shared.lanes import defaults
 from shared.settings import RedisSettings, WorkerSettings, load
 from tests.support.desk import Desk
 from tests.support.engines import MAX_MODEL_LEN, SLOTS
@@ -37,6 +38,6 @@ def continuous():
 
     # One thread: several wait for each other at every operation, which takes for ever on a machine that is busy.
     settings = WorkerSettings(slots=SLOTS, max_model_len=MAX_MODEL_LEN, prefill_chunk_tokens=24, threads=1)
-    made = ContinuousEngine.load(settings, load().cache_dir)
+    made = ContinuousEngine.load(settings, load().cache_dir, defaults())
     yield made
     made.close()

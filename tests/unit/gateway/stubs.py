@@ -72,5 +72,10 @@ def followed(relay: Relay, request_id: str = "a") -> Follower:
     return follower
 
 
+def texts(follower: Follower) -> list[str]:
+    """What it has to show."""
+    return [one.text for one in follower.read()]
+
+
 def publish(relay: Relay, *frames: Frame) -> None:
     relay._hear(relay.channel, wire.encode(Frames(frames=frames)))

@@ -3,9 +3,10 @@
 import pytest
 
 from gateway.admission import MAX_DEADLINE_MS, Admission, Ask, asked_deadline_ms
+from gateway.metrics import Metrics
 from gateway.openai.budget import CONTEXT_GUESSED
 from shared.broker import ServedModel
-from shared.errors import InvalidRequest
+from shared.errors import InvalidRequest, LaneFull, NoWorkers
 from shared.settings import Settings
 from shared.wire import GenerateRequest, Sampling
 
@@ -26,8 +27,18 @@ class StubRelay:
     def follow(self, _follower) -> int:
         return 0
 
+    def __init__(self) -> None:
+        self.released: list[str] = []
+
     def accept(self, _follower, _losses) -> None:
         pass
+
+    def drop(self, _follower) -> None:
+        pass
+
+    def release(self, follower, reason) -> None:
+        assert reason == "sibling"
+        self.released.append(follower.id)
 
 
 class StubCatalogue:
@@ -43,7 +54,7 @@ async def admit(broker: StubBroker, *lengths: str, **sampling):
     lanes = Settings.of({}).lanes
     gate = Admission(broker, StubRelay(), StubCatalogue(*lengths), None, lanes=lanes, default_lane="interactive")
     request = GenerateRequest(sampling=Sampling(seed=1, **sampling), messages=({"role": "user", "content": "hi"},))
-    return await gate.admit(Ask("r", "m", request, "max_completion_tokens", None, False, {}))
+    return await gate.admit(Ask("r", "m", (request,), "max_completion_tokens", None, False, {}))
 
 
 async def test_what_no_worker_could_hold_never_reaches_the_broker():
@@ -159,3 +170,35 @@ def test_a_client_may_shorten_the_deadline(headers, stream, deadline_ms):
 def test_a_deadline_that_is_none_is_refused(value):
     with pytest.raises(InvalidRequest):
         asked_deadline_ms({"x-busway-deadline-ms": value}, stream=True)
+
+
+async def test_either_all_parts_enter_or_none():
+    class Filling(StubBroker):
+        async def enqueue(self, submission, _lane):
+            self.costs.append(submission.cost_tokens)
+            if len(self.costs) == 3:
+                raise LaneFull("full", retry_after_s=1)
+            return 0
+
+    relay, broker, lanes = StubRelay(), Filling(), Settings.of({}).lanes
+    gate = Admission(broker, relay, StubCatalogue(), Metrics(), lanes=lanes, default_lane="interactive")
+    request = GenerateRequest(sampling=Sampling(seed=1), messages=({"role": "user", "content": "hi"},))
+
+    with pytest.raises(LaneFull):
+        await gate.admit(Ask("r", "m", (request,) * 5, "max_tokens", None, False, {}))
+
+    assert relay.released == ["r", "r-1"]
+    assert len(broker.costs) == 3
+
+
+async def test_a_lane_that_no_worker_serves_takes_nothing():
+    class Pool(StubCatalogue):
+        async def find(self, name):
+            return ServedModel(name=name, seen_s_ago=0, workers=({"id": "w", "lanes": "interactive"},))
+
+    gate = Admission(StubBroker(), StubRelay(), Pool(), None, lanes=Settings.of({}).lanes, default_lane="interactive")
+    request = GenerateRequest(sampling=Sampling(seed=1), prompt="hi")
+
+    with pytest.raises(NoWorkers, match="lane bulk"):
+        await gate.admit(Ask("r", "m", (request,), "max_tokens", "flex", False, {}))
+    assert (await gate.admit(Ask("r", "m", (request,), "max_tokens", None, False, {}))).lane == "interactive"

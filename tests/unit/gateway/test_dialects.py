@@ -1,6 +1,8 @@
 """Chunks and bodies as OpenAI writes them, and the bytes of their events."""
 
+import base64
 import json
+from array import array
 
 import pytest
 from openai.types import Completion as CompletionType
@@ -8,8 +10,9 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from gateway.openai import sse
 from gateway.openai.dialects import Chat, Completion, Heading, usage
+from gateway.openai.embeddings import Embeddings
 from gateway.openai.errors import Problem
-from shared.wire import ErrorInfo, Outcome, Usage
+from shared.wire import ErrorInfo, Frame, Outcome, Prompt, TokenLogprob, Usage
 
 DONE = Outcome(state="done", reason="length", usage=Usage(prompt_tokens=3, completion_tokens=2))
 DETAILS = {"prompt_tokens_details": {"cached_tokens": 0}, "completion_tokens_details": {"reasoning_tokens": 0}}
@@ -31,8 +34,18 @@ def events(raw: bytes) -> list:
     return [json.loads(text) if (text := line.removeprefix("data: ")) != "[DONE]" else text for line in lines]
 
 
-def whole_stream(dialect, pieces) -> list:
-    return events(dialect.opening + dialect.text(pieces) + dialect.closing(DONE, len(pieces)))
+def frames(*texts) -> list[Frame]:
+    return [Frame(id="r", attempt=1, at=at, ids=(at,), text=text) for at, text in enumerate(texts)]
+
+
+def whole_stream(dialect, pieces, outcome=DONE) -> list:
+    [choice] = dialect.choices
+    said = choice.opening + choice.text(frames(*pieces)) + choice.finish(outcome)
+    return events(said + dialect.closing([(outcome, len(pieces))]))
+
+
+def body(dialect, *pieces, outcome=DONE) -> bytes:
+    return dialect.body([(pieces if pieces and isinstance(pieces[0], Frame) else frames(*pieces), outcome, 2)])
 
 
 @pytest.mark.parametrize("dialect", [Chat, Completion])
@@ -84,8 +97,8 @@ def test_usage_comes_only_when_asked_for_last_and_without_choices(dialect):
 
 
 def test_bodies_are_what_the_client_expects():
-    chat = ChatCompletion.model_validate_json(Chat(heading(service_tier="flex")).body("hi", DONE, 2), strict=True)
-    completion = CompletionType.model_validate_json(Completion(heading()).body("hi", DONE, 2), strict=True)
+    chat = ChatCompletion.model_validate_json(body(Chat(heading(service_tier="flex")), "hi"), strict=True)
+    completion = CompletionType.model_validate_json(body(Completion(heading()), "h", "i"), strict=True)
 
     assert (chat.choices[0].message.content, chat.choices[0].finish_reason, chat.service_tier) == (
         "hi",
@@ -96,11 +109,11 @@ def test_bodies_are_what_the_client_expects():
 
 
 def test_usage_falls_back_on_our_own_count():
-    assert usage(Outcome(state="done"), 4) == {**counts(0, 4), **DETAILS}
+    assert usage([(Outcome(state="done"), 4)]) == {**counts(0, 4), **DETAILS}
 
 
 def test_usage_has_the_details_that_some_clients_read_unasked():
-    chat = ChatCompletion.model_validate_json(Chat(heading()).body("hi", DONE, 2), strict=True)
+    chat = ChatCompletion.model_validate_json(body(Chat(heading()), "hi"), strict=True)
 
     assert chat.usage.prompt_tokens_details.cached_tokens == 0
     assert chat.usage.completion_tokens_details.reasoning_tokens == 0
@@ -111,11 +124,11 @@ def test_no_character_of_a_text_can_be_taken_for_the_end_of_a_line(text):
     """B033, B001."""
     dialect = Chat(heading())
 
-    raw = dialect.text([text, text])
+    raw = dialect.choices[0].text(frames(text, text))
 
     assert len(raw.decode().splitlines()) == len(raw.split(b"\n")) - 1 == 4
     assert [event["choices"][0]["delta"]["content"] for event in events(raw)] == [text, text]
-    assert json.loads(dialect.body(text, DONE, 1))["choices"][0]["message"]["content"] == text
+    assert json.loads(body(dialect, text))["choices"][0]["message"]["content"] == text
 
 
 def test_comments_are_no_events():
@@ -133,3 +146,102 @@ def test_an_error_in_a_stream_is_one_event_that_names_the_request():
     assert last == "[DONE]"
     assert error["error"]["code"] == "worker_lost"
     assert "req-1" in error["error"]["message"]
+
+
+# Log-probabilities and echoed prompts --------------------------------------------------------------
+
+TOP = ((b" a", -0.5), (b"\xc3", -2.0))
+FIRST = TokenLogprob(raw=b"Once")
+TOKENS = (TokenLogprob(raw=b" a", logprob=-0.5, top=TOP), TokenLogprob(raw=b"\xc3", logprob=-3.0, top=TOP[:1]))
+
+
+def told() -> list[Frame]:
+    """A token with text, and one that is half a character."""
+    return [
+        Frame(id="r", attempt=1, at=0, ids=(1,), text=" a", logprobs=TOKENS[:1]),
+        Frame(id="r", attempt=1, at=1, ids=(2,), logprobs=TOKENS[1:]),
+    ]
+
+
+def test_log_probabilities_of_a_chat_are_what_the_client_expects():
+    answer = ChatCompletion.model_validate_json(body(Chat(heading()), *told()), strict=True)
+
+    first, second = answer.choices[0].logprobs.content
+    assert (first.token, first.logprob, bytes(first.bytes)) == (" a", -0.5, b" a")
+    assert [(one.token, one.logprob) for one in first.top_logprobs] == [(" a", -0.5), ("\ufffd", -2.0)]
+    assert (second.token, second.bytes) == ("\ufffd", [0xC3])
+
+
+def test_streamed_log_probabilities_come_with_their_token_even_without_text():
+    [choice] = Chat(heading()).choices
+    chunks = [ChatCompletionChunk.model_validate(one, strict=True) for one in events(choice.text(told()))]
+
+    assert [chunk.choices[0].delta.content for chunk in chunks] == [" a", ""]
+    assert [chunk.choices[0].logprobs.content[0].logprob for chunk in chunks] == [-0.5, -3.0]
+
+
+def test_log_probabilities_of_a_completion_stand_side_by_side_with_the_prompt_first():
+    _, second = told()
+    prompt = Prompt(text="Once", tokens=(FIRST,))
+    whole = Frame(id="r", attempt=1, at=0, ids=(1,), text=" a", logprobs=TOKENS[:1], prompt=prompt)
+
+    [choice] = json.loads(body(Completion(heading()), whole, second))["choices"]
+
+    assert choice["text"] == "Once a"
+    assert choice["logprobs"] == {
+        "tokens": ["Once", " a", "\ufffd"],
+        "token_logprobs": [None, -0.5, -3.0],
+        "top_logprobs": [None, {" a": -0.5, "\ufffd": -2.0}, {"\ufffd": -3.0, " a": -0.5}],
+        "text_offset": [0, 4, 6],
+    }
+
+
+def test_offsets_go_on_from_chunk_to_chunk():
+    [choice] = Completion(heading()).choices
+
+    chunks = events(choice.text(told()[:1])) + events(choice.text(told()[1:]))
+
+    assert [chunk["choices"][0]["logprobs"]["text_offset"] for chunk in chunks] == [[0], [2]]
+
+
+def test_a_prompt_is_told_although_no_token_follows():
+    """max_tokens 0 with echo: the outcome brings it."""
+    outcome = Outcome(state="done", reason="length", usage=DONE.usage, prompt=Prompt(text="Once", tokens=(FIRST,)))
+    [choice] = Completion(heading()).choices
+    first, last = events(choice.finish(outcome))
+    answer = json.loads(body(Completion(heading()), outcome=outcome))
+
+    assert (first["choices"][0]["text"], last["choices"][0]["finish_reason"]) == ("Once", "length")
+    assert (answer["choices"][0]["text"], answer["choices"][0]["logprobs"]["tokens"]) == ("Once", ["Once"])
+
+
+def test_a_prompt_counts_once_for_all_of_its_choices():
+    cached = Outcome(state="done", usage=Usage(prompt_tokens=3, completion_tokens=2, cached_tokens=1))
+
+    counted = usage([(cached, 2)] * 6, choices_per_prompt=3)
+
+    assert (counted["prompt_tokens"], counted["completion_tokens"]) == (6, 12)
+    assert counted["prompt_tokens_details"]["cached_tokens"] == 2
+
+
+# Embeddings ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+def test_embeddings_of_several_parts_are_numbered_through(encoding):
+    numbers = [[1.0, -2.5], [0.0, 3.0], [0.5, 0.25]]
+    packed = [array("f", values).tobytes() for values in numbers]
+    parts = [
+        Outcome(state="done", usage=Usage(prompt_tokens=5, completion_tokens=0), embeddings=packed[0] + packed[1]),
+        Outcome(state="done", usage=Usage(prompt_tokens=2, completion_tokens=0), embeddings=packed[2]),
+    ]
+
+    raw = Embeddings("m", [2, 1], encoding).body([((), part, 0) for part in parts])
+    answer = json.loads(raw)
+
+    assert [one["index"] for one in answer["data"]] == [0, 1, 2]
+    found = [one["embedding"] for one in answer["data"]]
+    if encoding == "base64":
+        found = [array("f", base64.b64decode(one)).tolist() for one in found]
+    assert found == numbers
+    assert answer["usage"] == {"prompt_tokens": 7, "total_tokens": 7}

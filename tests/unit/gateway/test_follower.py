@@ -4,15 +4,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway import follower as module
-from gateway.follower import Follower, Verdict
+from gateway.follower import Follower, Reader, Verdict
 from shared.broker import Record
-from shared.wire import Frame, Outcome, Usage
+from shared.wire import Frame, Outcome, Prompt, TokenLogprob, Usage
 
 DONE = Outcome(state="done", reason="stop", usage=Usage(prompt_tokens=1, completion_tokens=3))
 
 
 def follower(**options) -> Follower:
-    return Follower("r", "m", "interactive", **options)
+    return Follower("r", "m", "interactive", Reader(**options))
+
+
+def texts(one: Follower) -> list[str]:
+    return [frame.text for frame in one.read()]
 
 
 def frame(at: int, text: str = "", *, count: int = 1, attempt: int = 1) -> Frame:
@@ -33,8 +37,8 @@ def test_frames_in_order_are_taken():
     verdicts = [one.offer(frame(0, "a")), one.offer(frame(1, "bc", count=2)), one.offer(end(3))]
 
     assert verdicts == [Verdict.TAKEN] * 3
-    assert (one.read(), one.tokens, one.outcome) == (["a", "bc"], 3, DONE)
-    assert one.read() == []
+    assert (texts(one), one.tokens, one.outcome) == (["a", "bc"], 3, DONE)
+    assert texts(one) == []
 
 
 def test_a_frame_that_was_seen_is_a_duplicate():
@@ -42,14 +46,14 @@ def test_a_frame_that_was_seen_is_a_duplicate():
     one.offer(frame(0, "a"))
 
     assert one.offer(frame(0, "a")) is Verdict.DUPLICATE
-    assert one.read() == ["a"]
+    assert texts(one) == ["a"]
 
 
 def test_a_piece_without_text_counts_as_tokens_only():
     one = follower()
     one.offer(frame(0))
 
-    assert (one.tokens, one.read()) == (1, [])
+    assert (one.tokens, texts(one)) == (1, [])
 
 
 def test_an_older_attempt_is_not_heard_any_more():
@@ -58,7 +62,7 @@ def test_an_older_attempt_is_not_heard_any_more():
 
     assert one.offer(frame(1, "zombie", attempt=1)) is Verdict.STALE
     assert one.offer(end(1, attempt=1)) is Verdict.STALE
-    assert (one.read(), one.outcome) == (["a"], None)
+    assert (texts(one), one.outcome) == (["a"], None)
 
 
 def test_nothing_is_taken_after_the_end():
@@ -66,17 +70,17 @@ def test_nothing_is_taken_after_the_end():
     one.offer(end(0))
 
     assert one.offer(frame(0, "late")) is Verdict.DUPLICATE
-    assert (one.tokens, one.read()) == (0, [])
+    assert (one.tokens, texts(one)) == (0, [])
 
 
 def test_a_gap_is_filled_from_the_log_and_what_came_meanwhile_is_kept():
     one = follower()
     verdicts = [one.offer(frame(2, "c")), one.offer(frame(3, "d")), one.offer(end(4))]
-    assert (verdicts, one.wanted, one.read()) == ([Verdict.GAP] * 3, 4, [])
+    assert (verdicts, one.wanted, texts(one)) == ([Verdict.GAP] * 3, 4, [])
 
     one.catch_up([frame(0, "a"), frame(1, "b"), frame(2, "c")], record(), wanted=3)
 
-    assert ("".join(one.read()), one.outcome) == ("abcd", DONE)
+    assert ("".join(texts(one)), one.outcome) == ("abcd", DONE)
 
 
 def test_the_log_speaks_for_older_attempts_too():
@@ -86,7 +90,7 @@ def test_the_log_speaks_for_older_attempts_too():
 
     one.catch_up([frame(0, "a", attempt=1), frame(1, "b", attempt=2)], record(attempt=2), wanted=1)
 
-    assert "".join(one.read()) == "ab"
+    assert "".join(texts(one)) == "ab"
 
 
 def test_a_log_that_lacks_what_was_published_means_that_data_was_lost():
@@ -108,7 +112,7 @@ def test_an_end_that_was_missed_is_found_in_the_record():
 
     one.catch_up([frame(1, "b")], record("done", tokens=2, outcome=DONE), wanted=0)
 
-    assert ("".join(one.read()), one.outcome) == ("ab", DONE)
+    assert ("".join(texts(one)), one.outcome) == ("ab", DONE)
 
 
 def test_an_end_whose_tokens_are_not_in_the_log_means_that_data_was_lost():
@@ -136,32 +140,32 @@ def test_held_back_frames_are_bounded(monkeypatch):
     one.catch_up([frame(at, "x") for at in range(29)], record(), wanted=29)
     one.catch_up([frame(at, "x") for at in range(29, 30)], record(), wanted=29)
 
-    assert "".join(one.read()) == "x" * 30
+    assert "".join(texts(one)) == "x" * 30
 
 
 def test_a_reader_that_does_not_read_is_reported(monkeypatch):
     monkeypatch.setattr(module, "MAX_UNREAD_CHARS", 10)
     stalls = []
     one = follower()
-    one.on_stall = lambda: stalls.append(True)
+    one.reader.on_stall = lambda: stalls.append(True)
     for at in range(20):
         one.offer(frame(at, "x"))
     assert stalls == [], "unread text alone is no stall: the reader may just not have had its turn"
 
-    one.writing = True
+    one.reader.writing = True
     one.offer(frame(20, "x"))
 
     assert stalls == [True]
 
 
 def test_who_wants_the_whole_answer_is_not_woken_by_its_pieces():
-    one = follower(wakes_on_text=False)
+    one = follower(is_patient=True)
     one.offer(frame(0, "a"))
-    assert not one._wake.is_set()
+    assert not one.reader._wake.is_set()
 
     one.offer(end(1))
 
-    assert one._wake.is_set()
+    assert one.reader._wake.is_set()
 
 
 class History:
@@ -223,10 +227,49 @@ def test_the_text_is_exact_for_any_losses_repeats_orders_and_attempts(steps):
 
     for name, *arguments in steps:
         getattr(history, name)(*arguments)
-        heard += "".join(history.follower.read())
+        heard += "".join(texts(history.follower))
         assert history.text.startswith(heard)
     history.finish()
-    heard += "".join(history.follower.read())
+    heard += "".join(texts(history.follower))
 
     assert (heard, history.follower.tokens) == (history.text, history.tokens)
     assert history.follower.outcome is DONE
+
+
+def test_a_piece_without_text_but_with_log_probabilities_is_shown():
+    one = follower()
+    told = Frame(id="r", attempt=1, at=0, ids=(1,), logprobs=(TokenLogprob(raw=b"\xc3", logprob=-1.0),))
+    one.offer(told)
+
+    assert one.read() == [told]
+
+
+def test_a_gap_is_filled_with_log_probabilities_and_prompt_too():
+    one, prompt = follower(), Prompt(text="Once")
+    logged = Frame(id="r", attempt=1, at=0, ids=(1,), text=" a", logprobs=(TokenLogprob(raw=b" a"),), prompt=prompt)
+    one.offer(frame(1, "b"))
+
+    one.catch_up([logged], record(), wanted=1)
+
+    assert one.read()[0] == logged
+
+
+def test_log_probabilities_count_for_a_reader_that_does_not_read():
+    one, stalls = follower(), []
+    one.reader.on_stall = lambda: stalls.append(True)
+    one.reader.writing = True
+    tops = tuple((b"x", -1.0) for _ in range(20))
+    tokens = tuple(TokenLogprob(raw=b"x", logprob=-1.0, top=tops) for _ in range(300))
+    one.offer(Frame(id="r", attempt=1, at=0, ids=(1,), prompt=Prompt(text="x", tokens=tokens)))
+
+    assert stalls == [True]
+
+
+def test_a_reader_is_woken_by_each_of_its_choices():
+    reader = Reader()
+    first, second = (Follower(name, "m", "interactive", reader) for name in "ab")
+
+    second.offer(frame(0, "x"))
+
+    assert reader._wake.is_set()
+    assert (first.read(), texts(second)) == ([], ["x"])

@@ -8,7 +8,7 @@ from gateway import relay as module
 from gateway.follower import LOST, Follower
 from shared.broker import EXPIRED
 from tests.support.waiting import wait_until
-from tests.unit.gateway.stubs import DONE, followed, frame, publish, running
+from tests.unit.gateway.stubs import DONE, followed, frame, publish, running, texts
 
 
 async def test_one_message_serves_many_followers(relay):
@@ -16,7 +16,7 @@ async def test_one_message_serves_many_followers(relay):
 
     publish(relay, frame("a", 0, "x"), frame("b", 0, "y"), frame("nobody", 0, "z"))
 
-    assert (first.read(), second.read()) == (["x"], ["y"])
+    assert (texts(first), texts(second)) == (["x"], ["y"])
 
 
 async def test_a_message_that_cannot_be_read_hurts_nobody(relay):
@@ -26,7 +26,7 @@ async def test_a_message_that_cannot_be_read_hurts_nobody(relay):
         relay._hear(relay.channel, body)
     publish(relay, frame("a", 0, "x"))
 
-    assert follower.read() == ["x"]
+    assert texts(follower) == ["x"]
 
 
 async def test_a_gap_is_filled_once_however_many_frames_show_it(relay, broker):
@@ -37,7 +37,7 @@ async def test_a_gap_is_filled_once_however_many_frames_show_it(relay, broker):
     publish(relay, *(frame("a", at, str(at)) for at in (2, 3, 4)))
     await wait_until(lambda: follower.tokens == 5, "the gap to be filled")
 
-    assert ("".join(follower.read()), broker.probes) == ("01234", ["a"])
+    assert ("".join(texts(follower)), broker.probes) == ("01234", ["a"])
 
 
 async def test_a_resubscription_looks_after_everyone_that_was_accepted(relay, broker):
@@ -52,7 +52,7 @@ async def test_a_resubscription_looks_after_everyone_that_was_accepted(relay, br
     relay.accept(entering, losses)
     await wait_until(lambda: entering.tokens == 1, "what it missed while it entered")
 
-    assert (follower.read(), entering.read()) == (["x"], ["y"])
+    assert (texts(follower), texts(entering)) == (["x"], ["y"])
 
 
 async def test_what_was_missed_while_a_repair_was_under_way_is_looked_for_too(relay, broker):

@@ -4,15 +4,16 @@ import asyncio
 import json
 
 import pytest
+from msgspec import structs
 
 from gateway import stream as module
 from gateway.admission import Admitted
 from gateway.context import KEY, Trace
-from gateway.follower import Follower
+from gateway.follower import Follower, Reader
 from gateway.metrics import Metrics
 from gateway.openai.dialects import Chat, Heading
 from gateway.stream import EventStream, JsonAnswer, Pace
-from shared.wire import ErrorInfo, Frame, Outcome
+from shared.wire import ErrorInfo, Frame, Outcome, Usage
 from tests.support.waiting import wait_until
 
 DONE = Outcome(state="done", reason="stop")
@@ -26,7 +27,7 @@ class StubRelay:
         self.queue_looks = 0
         self.dropped = 0
 
-    def release(self, follower) -> None:
+    def release(self, follower, _reason) -> None:
         self.released.append(follower)
 
     def give_up(self, follower, outcome, reason) -> None:
@@ -81,17 +82,30 @@ class Scene:
         keepalive_s: float = 5,
         deadline_s: float = 60,
         ahead: int | None = 0,
+        choices: int = 1,
     ) -> None:
-        self.follower, self.relay, self.browser = Follower("r", "m", "interactive"), StubRelay(), Browser()
-        admitted = Admitted(self.follower, "default", deadline_s, 30, ahead)
-        parts = (admitted, Chat(Heading("r", 1, "m", "default")), self.relay, Metrics().meters("interactive", "m"))
+        self.reader, self.relay, self.browser = Reader(is_patient=not stream), StubRelay(), Browser()
+        names = ["r", *(f"r-{number}" for number in range(1, choices))]
+        self.followers = tuple(Follower(name, "m", "interactive", self.reader) for name in names)
+        self.follower = self.followers[0]
+        admitted = Admitted("r", "interactive", self.followers, self.reader, "default", deadline_s, 30, ahead)
+        parts = (
+            admitted,
+            Chat(Heading("r", 1, "m", "default", choices_per_prompt=choices), choices),
+            self.relay,
+            Metrics().meters("interactive", "m"),
+        )
         self.answer = EventStream(*parts, Pace(hold_s, keepalive_s)) if stream else JsonAnswer(*parts)
         self.trace = Trace("r", started=0.0, abort=self.browser.abort)
         scope = {"type": "http", KEY: self.trace}
         self.task = asyncio.create_task(self.answer(scope, self.browser.receive, self.browser.send))
 
-    def say(self, at: int, text: str) -> None:
-        self.follower.offer(Frame(id="r", attempt=1, at=at, ids=(at,), text=text))
+    def say(self, at: int, text: str, choice: int = 0) -> None:
+        self.followers[choice].offer(Frame(id="r", attempt=1, at=at, ids=(at,), text=text))
+
+    def events(self) -> list[dict]:
+        lines = self.browser.body.decode().split("\n")
+        return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
 
 
 async def test_pieces_that_wait_together_leave_together():
@@ -200,7 +214,7 @@ async def test_a_deaf_client_is_cut_off_when_too_much_waits_for_it():
     scene.browser.reads.clear()
     scene.say(1, "b")
     await asyncio.sleep(0)
-    await wait_until(lambda: scene.follower.writing, "the writer to be stuck")
+    await wait_until(lambda: scene.reader.writing, "the writer to be stuck")
     scene.say(2, "x" * 300_000)
     await scene.task
 
@@ -227,3 +241,73 @@ async def test_the_log_says_how_many_were_ahead_if_that_is_known(ahead):
     await scene.task
 
     assert scene.trace.fields.get("ahead", "left out") == ("left out" if ahead is None else ahead)
+
+
+# Several choices -----------------------------------------------------------------------------------
+
+
+async def test_choices_are_interleaved_and_each_ends_once():
+    """B027, B069."""
+    scene = Scene(choices=3)
+    scene.say(0, "a", 1)
+    scene.say(0, "b", 0)
+    scene.followers[1].end(DONE)
+    await wait_until(lambda: scene.browser.body, "the first text")
+    scene.say(0, "c", 2)
+    scene.say(1, "d", 0)
+    scene.followers[0].end(DONE)
+    scene.followers[2].end(DONE)
+
+    await scene.task
+
+    seen = {0: "", 1: "", 2: ""}
+    for event in scene.events():
+        [choice] = event["choices"]
+        delta = choice["delta"]
+        seen[choice["index"]] += (
+            "<" * ("role" in delta) + delta.get("content", "") + ">" * bool(choice["finish_reason"])
+        )
+    assert seen == {0: "<bd>", 1: "<a>", 2: "<c>"}
+    assert scene.browser.body.endswith(b"data: [DONE]\n\n")
+    assert scene.trace.fields["tokens"] == 4
+
+
+async def test_whole_choices_stand_in_order_and_a_prompt_counts_once():
+    scene, counted = (
+        Scene(stream=False, choices=2),
+        structs.replace(DONE, usage=Usage(prompt_tokens=3, completion_tokens=5)),
+    )
+    scene.say(0, "second", 1)
+    scene.followers[1].end(counted)
+    scene.say(0, "first", 0)
+    scene.followers[0].end(counted)
+
+    await scene.task
+
+    body = json.loads(scene.browser.body)
+    assert [(one["index"], one["message"]["content"]) for one in body["choices"]] == [(0, "first"), (1, "second")]
+    assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (3, 10)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_one_choice_that_fails_fails_the_answer_and_releases_all(stream):
+    scene = Scene(stream=stream, choices=3)
+    scene.followers[2].end(DONE)
+    scene.followers[1].end(FAILED)
+
+    await scene.task
+
+    assert scene.browser.status == 400
+    assert scene.relay.released == list(scene.followers)
+
+
+async def test_a_choice_that_fails_in_mid_stream_is_one_error_event():
+    scene = Scene(choices=2)
+    scene.say(0, "a", 0)
+    await wait_until(lambda: scene.browser.body, "the first text")
+    scene.followers[1].end(FAILED)
+
+    await scene.task
+
+    assert [event for event in scene.events() if "error" in event] == scene.events()[-1:]
+    assert scene.browser.body.count(b"[DONE]") == 1

@@ -11,7 +11,7 @@ from shared.wire import Sampling
 
 torch = pytest.importorskip("torch")
 
-from worker.engines.continuous.sampler import Row, Tally, choose, draw  # noqa: E402
+from worker.engines.continuous.sampler import Row, Tally, _signed, choose, state, uniform  # noqa: E402
 
 
 def tokens(logits, samplings, positions):
@@ -30,14 +30,29 @@ def shares(row, sampling, draws=4000):
     return torch.bincount(torch.tensor(drawn), minlength=row.shape[-1]) / draws
 
 
-def test_a_draw_is_a_function_of_seed_and_position():
-    assert draw(7, 3) == draw(7, 3)
-    assert len({draw(seed, position) for seed in range(30) for position in range(30)}) == 900
-    assert all(0 <= draw(seed, 0) < 1 for seed in (-1, 0, 2**63, 2**64 + 5))
+def draws(pairs, place=0):
+    """The random number in this place for each seed and position."""
+    states = torch.tensor([_signed(state(seed, position)) for seed, position in pairs])
+    return uniform(states, place + 1)[:, place].tolist()
 
 
-def test_draws_are_uniform_along_positions_and_along_seeds():
-    for values in ([draw(11, at) for at in range(20000)], [draw(seed, 0) for seed in range(20000)]):
+def test_a_draw_is_a_function_of_seed_position_and_trial():
+    pairs = [(seed, position) for seed in range(30) for position in range(30)]
+
+    assert draws(pairs) == draws(pairs)
+    assert len(set(draws(pairs))) == 900
+    assert all(0 < number < 1 for number in draws([(-1, 0), (0, 0), (2**63, 0), (2**64 + 5, 0)]))
+    assert state(7, 3, 1) not in {state(7, 3), state(7, 4), state(8, 3)}
+
+
+@pytest.mark.parametrize("place", [0, 1, 900])
+def test_draws_are_uniform_along_positions_seeds_and_places(place):
+    along_places = uniform(torch.tensor([state(5, 5) >> 2]), 20000)[0].tolist()
+    for values in (
+        draws([(11, at) for at in range(20000)], place),
+        draws([(seed, 0) for seed in range(20000)], place),
+        along_places,
+    ):
         tens = [0] * 10
         for value in values:
             tens[int(value * 10)] += 1

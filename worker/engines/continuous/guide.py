@@ -9,10 +9,9 @@ import torch
 from llguidance import LLMatcher
 from torch import Tensor
 
-from shared import wire
+from shared import guides, wire
 from shared.errors import InvalidRequest
 
-PARAM = "response_format"
 COMPILERS = 2
 KEPT = 64
 
@@ -46,7 +45,7 @@ class Guide:
         if self._matcher is None:
             matcher = self._compiled.result().deep_copy()
             if self._behind and not matcher.consume_tokens(self._behind):
-                raise InvalidRequest("The answer so far does not fit its grammar.", param=PARAM)
+                raise InvalidRequest("The answer so far does not fit its grammar.", param=guides.PARAM)
             self._matcher = matcher
 
     @property
@@ -65,7 +64,7 @@ class Guide:
         """Whether each token of the vocabulary may come next; InvalidRequest if none can be found."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():
-            raise InvalidRequest(f"The grammar cannot be followed: {self._matcher.get_error()}", param=PARAM)
+            raise InvalidRequest(f"The grammar cannot be followed: {self._matcher.get_error()}", param=guides.PARAM)
         flags = np.unpackbits(bits, bitorder="little")[: self._vocab_size]
         allowed = torch.zeros(self._vocab_size, dtype=torch.bool)
         allowed[: len(flags)] = torch.from_numpy(flags).bool()
@@ -85,7 +84,8 @@ class Guides:
     def start(self, asked: wire.Guide) -> Guide:
         """A guide that will be ready soon; InvalidRequest if this model can have none."""
         if self._tokenizer is None:
-            raise InvalidRequest("This model's tokenizer cannot be guided.", param=PARAM, code="unsupported_value")
+            problem = "This model's tokenizer cannot be guided."
+            raise InvalidRequest(problem, param=guides.PARAM, code="unsupported_value")
         compiled = self._kept.pop(asked, None)
         if compiled is None:
             compiled = self._threads.submit(self._compile, asked)
@@ -99,19 +99,7 @@ class Guides:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _compile(self, asked: wire.Guide) -> LLMatcher:
-        matcher = LLMatcher(self._tokenizer, grammar_of(asked), log_level=0)
+        matcher = LLMatcher(self._tokenizer, guides.grammar_of(asked), log_level=0)
         if matcher.is_error():
-            raise InvalidRequest(f"The grammar cannot be used: {matcher.get_error()}", param=PARAM)
+            raise InvalidRequest(f"The grammar cannot be used: {matcher.get_error()}", param=guides.PARAM)
         return matcher
-
-
-def grammar_of(asked: wire.Guide) -> str:
-    """The guide in llguidance's form; InvalidRequest if it is malformed."""
-    try:
-        if asked.kind == "json_schema":
-            return LLMatcher.grammar_from_json_schema(asked.text)
-        if asked.kind == "regex":
-            return LLMatcher.grammar_from_regex(asked.text)
-        return LLMatcher.grammar_from_lark(asked.text)
-    except ValueError as error:
-        raise InvalidRequest(f"The grammar cannot be used: {error}", param=PARAM) from error

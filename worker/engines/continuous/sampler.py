@@ -23,21 +23,34 @@ MASK64 = 2**64 - 1
 GOLDEN, ODD = 0x9E3779B97F4A7C15, 0xD1342543DE82EF95
 
 
-def draw(seed: int, position: int, trial: int = 0) -> float:
-    """The random number in [0, 1) of an answer's token at `position`: a function of these alone.
+def state(seed: int, position: int, trial: int = 0) -> int:
+    """Where the random numbers of an answer's token at `position` begin: a function of these alone.
 
     So a request gets the same answer in any batch, and goes on in it after its worker died.
     """
-    state = _mix(_mix(seed & MASK64) + (position + 1) * GOLDEN + trial * ODD)
-    return (state >> 12) * 2.0**-52
+    return _mix(_mix(seed & MASK64) + (position + 1) * GOLDEN + trial * ODD)
 
 
-def _mix(state: int) -> int:
+def _mix(number: int) -> int:
     """The finaliser of SplitMix64."""
-    state &= MASK64
-    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & MASK64
-    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & MASK64
-    return state ^ (state >> 31)
+    number &= MASK64
+    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & MASK64
+    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & MASK64
+    return number ^ (number >> 31)
+
+
+def uniform(states: Tensor, count: int) -> Tensor:
+    """`count` numbers in (0, 1) for each of the [rows] int64 states: SplitMix64, which wraps as int64 does."""
+    steps = torch.arange(1, count + 1, device=states.device) * _signed(GOLDEN)
+    numbers = states[:, None] + steps
+    numbers = (numbers ^ (numbers >> 30 & (1 << 34) - 1)) * _signed(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> 27 & (1 << 37) - 1)) * _signed(0x94D049BB133111EB)
+    numbers ^= numbers >> 31 & (1 << 33) - 1
+    return ((numbers >> 12 & (1 << 52) - 1).double() + 0.5) * 2.0**-52
+
+
+def _signed(number: int) -> int:
+    return number - 2**64 if number >= 2**63 else number
 
 
 class Tally:
@@ -184,7 +197,7 @@ def _sample(scores: Tensor, rows: Sequence[Row]) -> Tensor:
     _keep_likely(scores, samplings)
     _keep_best(scores, samplings)
     probabilities = torch.softmax(scores, dim=-1)
-    tokens = _pick(probabilities, _draws(rows, 0, scores.device))
+    tokens = _pick(probabilities, _states(rows, 0, scores.device))
     undecided = [number for number, one in enumerate(samplings) if one.top_p < 1]
     for trial in range(1, MOST_TRIALS):
         if not undecided:
@@ -212,13 +225,13 @@ def _retry(probabilities: Tensor, tokens: Tensor, undecided: list[int], rows: Se
     if again:
         left = likelier[places]
         probabilities[again] = left
-        tokens[again] = _pick(left, _draws([rows[number] for number in again], trial, whole.device))
+        tokens[again] = _pick(left, _states([rows[number] for number in again], trial, whole.device))
     return again
 
 
-def _draws(rows: Sequence[Row], trial: int, device: torch.device) -> Tensor:
-    numbers = [draw(row.sampling.seed, row.position, trial) for row in rows]
-    return torch.tensor(numbers, dtype=torch.float64, device=device)[:, None]
+def _states(rows: Sequence[Row], trial: int, device: torch.device) -> Tensor:
+    numbers = [_signed(state(row.sampling.seed, row.position, trial)) for row in rows]
+    return torch.tensor(numbers, dtype=torch.int64, device=device)
 
 
 def _keep_likely(scores: Tensor, samplings: Sequence[Sampling]) -> None:
@@ -241,21 +254,15 @@ def _keep_best(scores: Tensor, samplings: Sequence[Sampling]) -> None:
         scores[rows] = part.masked_fill_(part < least, -torch.inf)
 
 
-def _pick(probabilities: Tensor, uniform: Tensor) -> Tensor:
-    """Inverse of the cumulative distribution, in the order of the vocabulary; the rows need not sum to 1.
+def _pick(probabilities: Tensor, states: Tensor) -> Tensor:
+    """A token of each row by the Gumbel-max trick, its block of the vocabulary first; rows need not sum to 1.
 
-    In float32 the sum over a large vocabulary would be off by more than a rare token's probability, and in
-    float64 it is slow: so it is taken over blocks, and token by token in one block only.
+    A token wins by the ratio of two probabilities, so the rounding that differs from batch to batch changes an answer
+    only if two are level. Along a cumulative distribution each of thousands of rare tokens has an edge to fall over.
     """
     blocks = pad(probabilities, (0, -probabilities.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
-    sums = blocks.sum(dim=-1, dtype=torch.float64)
-    cumulative = sums.cumsum(dim=-1)
-    target = uniform * cumulative[:, -1:]
-    block = torch.searchsorted(cumulative, target, right=True)
-    # A rounded-up target, or a row of no numbers at all, would point past the last block that holds something.
-    block = block.minimum((cumulative < cumulative[:, -1:]).sum(dim=-1, keepdim=True)).clamp(max=blocks.shape[1] - 1)
-    rest = (target - cumulative.gather(1, block) + sums.gather(1, block)).clamp(min=0)
-    inside = blocks[torch.arange(len(blocks), device=block.device), block[:, 0]].cumsum(dim=-1, dtype=torch.float64)
-    last_possible = (inside < inside[:, -1:]).sum(dim=-1, keepdim=True)
-    place = torch.searchsorted(inside, rest, right=True).minimum(last_possible)
-    return (block * BLOCK + place)[:, 0]
+    count = blocks.shape[1]
+    noise = -(-uniform(states, count + BLOCK).log()).log()
+    block = (blocks.sum(dim=-1, dtype=torch.float64).log() + noise[:, :count]).argmax(dim=-1)
+    inside = blocks[torch.arange(len(blocks), device=block.device), block].double().log() + noise[:, count:]
+    return block * BLOCK + inside.argmax(dim=-1)
