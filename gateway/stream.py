@@ -1,27 +1,19 @@
-"""Answers: one followed request as an ASGI response, a stream of events or one JSON body.
+"""The answer as a stream of server-sent events."""
 
-Both watch the client while they wait: one that leaves takes its unfinished request with it.
-"""
-
-import asyncio
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.admission import Admitted
-from gateway.context import Trace, trace_of
+from gateway.answer import Answer
 from gateway.follower import Follower
 from gateway.metrics import Meters
 from gateway.openai import sse
-from gateway.openai.dialects import Answered, Choice, Dialect
+from gateway.openai.dialects import Choice, Dialect
 from gateway.openai.errors import Problem
 from gateway.relay import Relay
-from shared.broker import EXPIRED
 from shared.wire import Outcome
 
 STALL_S = 60.0
@@ -35,142 +27,6 @@ class Pace:
 
     header_hold_s: float
     keepalive_s: float
-
-
-class Body(Protocol):
-    """What makes an answer's bytes when all of it is there."""
-
-    def body(self, answered: Sequence[Answered]) -> bytes: ...
-
-
-class Answer(Response):
-    """What both kinds of answer share: the follower's end, the client's end, the clocks between."""
-
-    media_type = "application/json"
-
-    def __init__(self, admitted: Admitted, relay: Relay, meters: Meters) -> None:
-        self._admitted = admitted
-        self._followers = admitted.followers
-        self._reader = admitted.reader
-        self._relay = relay
-        self._meters = meters
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        """One of each kind: a stream beats as long as it lives."""
-        self.background = None
-        headers = {"x-busway-lane": admitted.lane}
-        self.status_code = 200
-        self.init_headers(headers)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        trace = trace_of(scope)
-        self._abort = trace.abort
-        listener = asyncio.get_running_loop().create_task(self._listen(receive))
-        self._after("deadline", self._admitted.deadline_s, self._end_by_deadline)
-        self._after("queue", self._admitted.queue_timeout_s, self._end_if_queued)
-        try:
-            await self._write(scope, receive, send)
-        finally:
-            for timer in self._timers.values():
-                timer.cancel()
-            listener.cancel()
-            reason = "disconnect" if self._failure is None else "sibling"
-            for follower in self._followers:
-                self._relay.release(follower, reason)
-            self._note(trace)
-
-    async def _write(self, scope: Scope, receive: Receive, send: Send) -> None:
-        raise NotImplementedError
-
-    async def _listen(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self._reader.leave()
-
-    @property
-    def _failure(self) -> Outcome | None:
-        """How the first choice that did not go well ended: then the whole answer does not."""
-        for follower in self._followers:
-            if follower.outcome is not None and follower.outcome.state != "done":
-                return follower.outcome
-        return None
-
-    @property
-    def _is_whole(self) -> bool:
-        return all(follower.outcome is not None for follower in self._followers)
-
-    @property
-    def _tokens(self) -> int:
-        return sum(follower.tokens for follower in self._followers)
-
-    def _end_by_deadline(self) -> None:
-        for follower in self._followers:
-            self._relay.give_up(follower, EXPIRED, "deadline")
-
-    def _end_if_queued(self) -> None:
-        for follower in self._followers:
-            self._relay.give_up_if_queued(follower)
-
-    def _after(self, kind: str, delay_s: float, act: Callable[[], None]) -> None:
-        self._timers[kind] = asyncio.get_running_loop().call_later(delay_s, act)
-
-    async def _refuse(self, failure: Outcome, scope: Scope, receive: Receive, send: Send) -> None:
-        """No header has been sent: the failure gets a status of its own."""
-        response = Problem.of_outcome(failure).response()
-        response.headers.update(self.headers)
-        response.headers["content-type"] = "application/json"
-        response.headers["content-length"] = str(len(response.body))
-        await response(scope, receive, send)
-
-    def _note(self, trace: Trace) -> None:
-        """The end, for the log and the metrics."""
-        meters, firsts = self._meters, [one.first_token_at for one in self._followers if one.first_token_at is not None]
-        outcome = self._failure or (self._followers[0].outcome if self._is_whole else None)
-        meters.whole.observe(time.monotonic() - trace.started)
-        meters.generation_tokens.inc(self._tokens)
-        if firsts:
-            first_token_s = min(firsts) - trace.started
-            meters.first_token.observe(first_token_s)
-            trace.fields["first_token_ms"] = round(first_token_s * 1000, 1)
-        if outcome is None:
-            trace.outcome = "cancelled"
-        elif outcome.state == "done":
-            trace.outcome = outcome.reason or "stop"
-        else:
-            trace.outcome = Problem.of_outcome(outcome).code
-        if outcome is not None and outcome.queued_ms is not None:
-            meters.queue_wait.observe(outcome.queued_ms / 1000)
-            trace.fields["queue_ms"] = outcome.queued_ms
-        usages = [one.outcome.usage for one in self._followers if one.outcome is not None and one.outcome.usage]
-        if usages:
-            trace.fields["prompt_tokens"] = sum(usage.prompt_tokens for usage in usages)
-            meters.prompt_tokens.inc(trace.fields["prompt_tokens"])
-        trace.fields.update(tokens=self._tokens, attempts=max(one.attempt for one in self._followers))
-        if len(self._followers) > 1:
-            trace.fields["parts"] = len(self._followers)
-        if self._admitted.ahead is not None:
-            trace.fields["ahead"] = self._admitted.ahead
-
-
-class JsonAnswer(Answer):
-    """The whole answer, when it is whole. Its status is always the true one, so no byte is sent before."""
-
-    def __init__(self, admitted: Admitted, writer: Body, relay: Relay, meters: Meters) -> None:
-        super().__init__(admitted, relay, meters)
-        self._writer = writer
-
-    async def _write(self, scope: Scope, receive: Receive, send: Send) -> None:
-        while not (self._failure or self._is_whole or self._reader.gone):
-            await self._reader.changed()
-        if self._failure is not None:
-            await self._refuse(self._failure, scope, receive, send)
-            return
-        answered = [(one.read(), one.outcome, one.tokens) for one in self._followers if one.outcome is not None]
-        if len(answered) < len(self._followers):
-            return
-        body = self._writer.body(answered)
-        self.headers["content-length"] = str(len(body))
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        await send({"type": "http.response.body", "body": body})
 
 
 class Running:

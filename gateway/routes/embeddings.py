@@ -3,12 +3,12 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from gateway.answer import JsonAnswer
 from gateway.openai import translate
 from gateway.openai.embeddings import Embeddings
 from gateway.openai.schemas import EmbeddingsBody
 from gateway.routes.generation import admit, names, read
 from gateway.state import gateway_of
-from gateway.stream import JsonAnswer
 
 router = APIRouter()
 

@@ -12,11 +12,12 @@ from fastapi import Request
 from starlette.responses import Response
 
 from gateway.admission import Admitted, Ask
+from gateway.answer import JsonAnswer
 from gateway.context import read_body, trace_of
 from gateway.openai.dialects import Dialect, Heading
 from gateway.openai.schemas import B, Body, EmbeddingsBody, parse
 from gateway.state import gateway_of
-from gateway.stream import EventStream, JsonAnswer
+from gateway.stream import EventStream
 from shared import guides, wire
 from shared.errors import InvalidRequest
 

@@ -39,7 +39,7 @@ WITHOUT_TORCH = (CONTINUOUS + "scheduler.py", CONTINUOUS + "sequence.py")
 RINGS = (
     {"errors", "ids", "version", "tasks"},
     {"wire", "keys", "lanes"},
-    {"settings", "log"},
+    {"settings", "log", "guides"},
     {"scripts", "connection"},
     {"broker", "lease", "subscriber"},
     {"cli"},
