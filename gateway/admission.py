@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.catalogue import ABSENT_RETRY_S, Catalogue, longest_context
+from gateway.catalogue import ABSENT_RETRY_S, Catalogue, longest_context, vocabulary
 from gateway.follower import Follower, Reader
 from gateway.metrics import Metrics
-from gateway.openai.budget import cost_tokens, prompt_tokens, refuse_too_long
+from gateway.openai.budget import cost_tokens, prompt_tokens, refuse_too_long, refuse_unknown_ids
 from gateway.relay import Relay
 from shared import wire
 from shared.broker import Broker, ServedModel, Submission
@@ -35,6 +35,7 @@ class Ask:
     service_tier: str | None
     stream: bool
     headers: Mapping[str, str]
+    choices_per_prompt: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,9 @@ class Admitted:
     id: str
     lane: str
     followers: tuple[Follower, ...]
+    """Those of one prompt in a row."""
     reader: Reader
+    choices_per_prompt: int
     tier: str
     """The service tier that was really used, in OpenAI's words."""
     deadline_s: float
@@ -81,6 +84,7 @@ class Admission:
         context = longest_context(model)
         for request in ask.requests:
             refuse_too_long(request, context, limit_field=ask.limit_field)
+            refuse_unknown_ids(request, vocabulary(model))
         longest = max(ask.requests, key=prompt_tokens)
         name = self._for_length(self.lane_of(ask.service_tier), longest)
         refuse_unserved(model, name)
@@ -105,6 +109,7 @@ class Admission:
             lane=name,
             followers=followers,
             reader=reader,
+            choices_per_prompt=ask.choices_per_prompt,
             tier=LANE_TIERS.get(name, "default"),
             deadline_s=deadline_ms / 1000,
             queue_timeout_s=lane.queue_timeout_s,

@@ -57,9 +57,7 @@ class Answer(Response):
             for timer in self._timers.values():
                 timer.cancel()
             listener.cancel()
-            reason = "disconnect" if self._failure is None else "sibling"
-            for follower in self._followers:
-                self._relay.release(follower, reason)
+            self._release()
             self._note(trace)
 
     async def _write(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,6 +67,11 @@ class Answer(Response):
         while (await receive())["type"] != "http.disconnect":
             pass
         self._reader.leave()
+
+    def _release(self) -> None:
+        reason = "disconnect" if self._failure is None else "sibling"
+        for follower in self._followers:
+            self._relay.release(follower, reason)
 
     @property
     def _failure(self) -> Outcome | None:
@@ -99,6 +102,7 @@ class Answer(Response):
 
     async def _refuse(self, failure: Outcome, scope: Scope, receive: Receive, send: Send) -> None:
         """No header has been sent: the failure gets a status of its own."""
+        self._release()  # before the client takes its time to read
         response = Problem.of_outcome(failure).response()
         response.headers.update(self.headers)
         response.headers["content-type"] = "application/json"
@@ -124,7 +128,8 @@ class Answer(Response):
         if outcome is not None and outcome.queued_ms is not None:
             meters.queue_wait.observe(outcome.queued_ms / 1000)
             trace.fields["queue_ms"] = outcome.queued_ms
-        usages = [one.outcome.usage for one in self._followers if one.outcome is not None and one.outcome.usage]
+        firsts_of_prompts = self._followers[:: self._admitted.choices_per_prompt]
+        usages = [one.outcome.usage for one in firsts_of_prompts if one.outcome is not None and one.outcome.usage]
         if usages:
             trace.fields["prompt_tokens"] = sum(usage.prompt_tokens for usage in usages)
             meters.prompt_tokens.inc(trace.fields["prompt_tokens"])

@@ -94,13 +94,18 @@ def live(model: ServedModel) -> bool:
 
 def max_model_len(model: ServedModel) -> int | None:
     """The smallest that its workers say; None if they do not."""
-    return min(_lengths(model), default=None)
+    return min(_numbers(model, "max_model_len"), default=None)
 
 
 def longest_context(model: ServedModel) -> int | None:
     """The largest that its workers say: what exceeds it, none of them can serve. None if they do not say."""
-    return max(_lengths(model), default=None)
+    return max(_numbers(model, "max_model_len"), default=None)
 
 
-def _lengths(model: ServedModel) -> list[int]:
-    return [int(text) for worker in model.workers if (text := worker.get("max_model_len", "")).isdigit()]
+def vocabulary(model: ServedModel) -> int | None:
+    """Its number of tokens; None if its workers do not say."""
+    return max(_numbers(model, "vocab_size"), default=None)
+
+
+def _numbers(model: ServedModel, field: str) -> list[int]:
+    return [int(text) for worker in model.workers if (text := worker.get(field, "")).isdigit()]

@@ -113,6 +113,7 @@ class EventStream(Answer):
 
     def _last_events(self, failure: Outcome | None) -> bytes:
         if failure is not None:
+            self._release()
             return Problem.of_outcome(failure).event(self._admitted.id)
         ends = [(one.outcome, one.tokens) for one in self._followers if one.outcome is not None]
         return self._dialect.closing(ends)

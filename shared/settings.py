@@ -98,6 +98,9 @@ class WorkerSettings(Section):
     prefill_chunk_tokens: int = Field(
         default=512, ge=1, description="Prompt tokens that one step may prefill, if its time allows"
     )
+    prefix_cache_tokens: int = Field(
+        default=4096, ge=0, description="Tokens whose keys and values are kept for prompts that begin alike; 0: none"
+    )
     threads: int = Field(default=0, ge=0, description="CPU threads of the engine; 0: one a core")
     lease_s: Seconds = Field(
         default=10, ge=0.5, description="A silent worker's requests go to another after this long; the same for all"

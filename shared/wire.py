@@ -98,7 +98,7 @@ class TokenLogprob(Message, frozen=True):
     raw: bytes
     """Its bytes; a character may spread over several tokens."""
     logprob: float | None = None
-    """Natural logarithm of its probability, after penalties and biases, at temperature 1; None: the first of a text."""
+    """Natural logarithm of its probability as the model has it, at temperature 1; None: the first of a text."""
     top: tuple[tuple[bytes, float], ...] = ()
     """The likeliest tokens in its place, the likeliest first."""
 

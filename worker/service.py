@@ -235,6 +235,7 @@ class Service:
             "slots": self._engine.slots,
             "free_slots": self._engine.slots - len(self._table),
             "max_model_len": self._engine.max_model_len,
+            "vocab_size": getattr(self._engine, "vocab_size", ""),
             "lanes": ",".join(self._lanes),
             "draining": int(self._draining),
             "steps": self._steps,

@@ -3,6 +3,7 @@
 What is constant within a stream is encoded once; a piece of text costs one encoding of the text.
 """
 
+import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -162,6 +163,7 @@ class CompletionChoice(Choice):
         super().__init__(chunk, index)
         self._around(b'"text":', b"")
         self._told_chars = 0
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def whole(self, frames: Sequence[Frame], outcome: Outcome) -> dict[str, Any]:
         prompts = [frame.prompt for frame in frames if frame.prompt] + ([outcome.prompt] if outcome.prompt else [])
@@ -174,7 +176,7 @@ class CompletionChoice(Choice):
         return {"index": self._index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
     def _logprobs(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
-        """Lists side by side; offsets count the characters of the tokens told so far."""
+        """Lists side by side; an offset is where in the text the token begins, or the character that it is a part of."""
         if not tokens:
             return None
         texts, offsets, tops = [], [], []
@@ -182,7 +184,7 @@ class CompletionChoice(Choice):
             text = _text(one.raw)
             texts.append(text)
             offsets.append(self._told_chars)
-            self._told_chars += len(text)
+            self._told_chars += len(self._decode(one.raw))
             top = {_text(raw): logprob for raw, logprob in reversed(one.top)}
             tops.append(None if one.logprob is None else {text: one.logprob, **top})
         logprobs = [one.logprob for one in tokens]

@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 from gateway.openai import sse
 from gateway.openai.dialects import Answered
+from shared.errors import WireError
+
+FLOAT_BYTES = 4
 
 
 class Embeddings:
@@ -24,6 +27,8 @@ class Embeddings:
         data: list[dict[str, Any]] = []
         for count, (_, outcome, _) in zip(self._inputs, answered, strict=True):
             size = len(outcome.embeddings) // count
+            if size == 0 or size * count != len(outcome.embeddings) or size % FLOAT_BYTES:
+                raise WireError(f"{len(outcome.embeddings)} bytes are not the vectors of {count} inputs")
             for place in range(count):
                 raw = outcome.embeddings[place * size : (place + 1) * size]
                 data.append({"object": "embedding", "index": len(data), "embedding": self._vector(raw)})

@@ -70,7 +70,7 @@ class Body(Part):
     min_p: float = Field(default=0.0, ge=0, le=1)
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
     presence_penalty: float = Field(default=0.0, ge=-2, le=2)
-    repetition_penalty: float = Field(default=1.0, gt=0, le=100)
+    repetition_penalty: float = Field(default=1.0, ge=0.01, le=100)
     logit_bias: Annotated[tuple[tuple[int, float], ...], PlainValidator(logit_biases)] = ()
     n: int = Field(default=1, ge=1, le=MAX_CHOICES)
     seed: int | None = Field(default=None, ge=-INT64, lt=INT64)

@@ -47,8 +47,10 @@ async def generate(request: Request, endpoint: Endpoint[G]) -> Response:
     requests = endpoint.translate(body, secrets.randbits(63))
     if len(requests) > gateway.settings.gateway.max_choices:
         problem = f"{len(requests)} choices are asked for; {gateway.settings.gateway.max_choices} are allowed."
-        raise InvalidRequest(problem, param="n")
-    admitted = await admit(request, requests, body, limit_field=body.limit_field, stream=body.stream)
+        raise InvalidRequest(problem, param="n" if body.n > 1 else "prompt")
+    admitted = await admit(
+        request, requests, body, limit_field=body.limit_field, stream=body.stream, choices_per_prompt=body.n
+    )
     heading = Heading(
         trace.request_id, int(time.time()), body.model, admitted.tier, body.include_usage, choices_per_prompt=body.n
     )
@@ -78,6 +80,7 @@ async def admit(
     *,
     limit_field: str,
     stream: bool,
+    choices_per_prompt: int = 1,
 ) -> Admitted:
     """All parts into their lane."""
     trace = trace_of(request.scope)
@@ -89,6 +92,7 @@ async def admit(
         service_tier=body.service_tier,
         stream=stream,
         headers=request.headers,
+        choices_per_prompt=choices_per_prompt,
     )
     admitted = await gateway_of(request).admission.admit(ask)
     trace.lane, trace.model = admitted.lane, body.model

@@ -33,7 +33,7 @@ def error_of(answer: httpx.Response) -> dict:
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
-        ("GET", "/", 404, "not_found"), ("POST", "/v1/embeddings", 404, "not_found"),
+        ("GET", "/", 404, "not_found"), ("POST", "/v1/images/generations", 404, "not_found"),
         ("GET", "/docs", 404, "not_found"),
         ("GET", "/openapi.json", 404, "not_found"), ("GET", "//v1/models", 404, "not_found"),
         ("GET", "/V1/models", 404, "not_found"), ("POST", "/v1/chat/completions/", 404, "not_found"),

@@ -1,5 +1,7 @@
 """Requests for engines, and what an engine says of them."""
 
+from msgspec import structs
+
 from shared.wire import GenerateRequest, Sampling
 from worker.engine import Progressed
 
@@ -27,11 +29,20 @@ class Told:
     """What an engine reported about one request."""
 
     def __init__(self):
-        self.ids, self.texts, self.outcome = [], [], None
+        self.ids, self.texts, self.logprobs, self.prompt, self.outcome = [], [], [], None, None
+        self.cached_tokens = 0
 
     @property
     def text(self):
         return "".join(self.texts)
+
+    def keep(self, outcome):
+        """The outcome, apart from how much of the prompt was cached: that depends on who came before."""
+        self.prompt = self.prompt or outcome.prompt
+        if outcome.usage:
+            self.cached_tokens = outcome.usage.cached_tokens
+            outcome = structs.replace(outcome, usage=structs.replace(outcome.usage, cached_tokens=0))
+        self.outcome = outcome
 
 
 def run(engine, works):
@@ -49,8 +60,11 @@ def run(engine, works):
                 assert len(event.ids) == 1
                 one.ids += event.ids
                 one.texts.append(event.text)
+                one.logprobs += event.logprobs
+                assert event.prompt is None or len(one.ids) == 1, "a prompt comes with the first token"
+                one.prompt = one.prompt or event.prompt
             else:
-                one.outcome = event.outcome
+                one.keep(event.outcome)
         steps += 1
         assert steps < 2000
     return told

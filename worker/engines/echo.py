@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shared.errors import InvalidRequest
+from shared.guides import PARAM
 from shared.lanes import Lane, defaults
 from shared.settings import WorkerSettings
-from shared.wire import GenerateRequest, Outcome, Usage
+from shared.wire import GenerateRequest, Outcome, Prompt, TokenLogprob, Usage
 from worker.composer import Candidate, Composer
 from worker.engine import Ended, Event, Progressed, Work
-from worker.engines.limits import output_limit, refusal, refuse_outsized
+from worker.engines.limits import output_limit, refusal, refuse_foreign, refuse_outsized
 from worker.engines.stops import StopMatcher
 
 WORD = re.compile(r"\s*\S+|\s+")
@@ -37,26 +38,40 @@ class _Answer:
     unseen: int
     """Tokens still to be "read"; one: it decodes."""
     stops: StopMatcher | None
+    stop_ids: frozenset[int]
+    min_tokens: int
+    tells: bool
+    """Log-probabilities are asked for: what is certain has 0."""
+    prompt: Prompt | None
+    """Until it has been told."""
     produced: int = 0
     outcome: Outcome | None = None
 
     def advance(self) -> Progressed:
         """The next token; sets `outcome` with the last."""
         token = self.produced % len(self.words)
-        text = self.words[token]
+        word = text = self.words[token]
         self.produced += 1
+        is_free = self.produced > self.min_tokens
+        is_end = is_free and token in self.stop_ids
+        if is_end:
+            text = ""
         if self.stops is not None:
-            text = self.stops.feed(text)
-            if self.produced == self.total:
+            text = self.stops.feed(text) if is_free else text
+            if is_end or self.produced == self.total:
                 text += self.stops.flush()
-        if self.produced == self.total or (self.stops is not None and self.stops.is_stopped):
-            self.end()
-        return Progressed(self.id, (token,), text)
+        is_stopped = is_end or (self.stops is not None and self.stops.is_stopped)
+        if is_stopped or self.produced == self.total:
+            self.end(is_stopped=is_stopped)
+        raw = word.encode()
+        logprobs = (TokenLogprob(raw=raw, logprob=0.0, top=((raw, 0.0),)),) if self.tells else ()
+        prompt, self.prompt = self.prompt, None
+        return Progressed(self.id, (token,), text, logprobs, prompt)
 
-    def end(self) -> None:
-        is_stopped = self.stops is not None and self.stops.is_stopped
+    def end(self, *, is_stopped: bool = False) -> None:
         usage = Usage(prompt_tokens=self.prompt_tokens, completion_tokens=self.produced)
-        self.outcome = Outcome(state="done", reason="length" if self.is_cut and not is_stopped else "stop", usage=usage)
+        reason = "length" if self.is_cut and not is_stopped else "stop"
+        self.outcome = Outcome(state="done", reason=reason, usage=usage, prompt=self.prompt)
 
 
 class EchoEngine:
@@ -151,20 +166,29 @@ class EchoEngine:
 
     def _answer(self, work: Work) -> _Answer:
         request = work.request
+        refuse_foreign(request, embeds=False)
+        if request.guide is not None:
+            problem = "The echo engine repeats what it hears; it follows no grammar."
+            raise InvalidRequest(problem, param=PARAM, code="unsupported_value")
         refuse_outsized(request, self.max_model_len)
         words, prompt_tokens = _words(request)
+        sampling = request.sampling
         limit = output_limit(request, prompt_tokens, self.max_model_len)
-        is_cut = request.sampling.ignore_eos or limit <= len(words)
-        stops = request.sampling.stop
+        wanted = max(len(words), sampling.min_tokens)
+        is_cut = sampling.ignore_eos or limit <= wanted
         return _Answer(
             id=work.id,
             lane=work.lane,
             words=words,
             prompt_tokens=prompt_tokens,
-            total=limit if is_cut else len(words),
+            total=limit if is_cut else wanted,
             is_cut=is_cut,
             unseen=prompt_tokens + len(work.prior_ids),
-            stops=StopMatcher(stops) if stops else None,
+            stops=StopMatcher(sampling.stop) if sampling.stop else None,
+            stop_ids=frozenset(sampling.stop_token_ids),
+            min_tokens=sampling.min_tokens,
+            tells=sampling.logprobs is not None,
+            prompt=_told_prompt(request) if request.echo and not work.prior_ids else None,
         )
 
 
@@ -181,6 +205,18 @@ def _words(request: GenerateRequest) -> tuple[list[str], int]:
     counted = sum(len(WORD.findall(content)) for content in contents)
     # A chat is never empty to a model: its template adds tokens of its own.
     return WORD.findall(contents[last] if contents else "") or [""], max(counted, len(contents[:1]))
+
+
+def _told_prompt(request: GenerateRequest) -> Prompt:
+    """The prompt with its words, each of which is certain once the first has been said."""
+    text = request.prompt if isinstance(request.prompt, str) else " ".join(map(str, request.prompt or ()))
+    if request.sampling.logprobs is None:
+        return Prompt(text=text)
+    words = [word.encode() for word in WORD.findall(text)]
+    first, rest = words[:1], words[1:]
+    tokens = [TokenLogprob(raw=word) for word in first]
+    tokens += [TokenLogprob(raw=word, logprob=0.0, top=((word, 0.0),)) for word in rest]
+    return Prompt(text=text, tokens=tuple(tokens))
 
 
 def _content(message: dict[str, object]) -> str:

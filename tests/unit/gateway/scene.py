@@ -84,7 +84,7 @@ class Scene:
         names = ["r", *(f"r-{number}" for number in range(1, choices))]
         self.followers = tuple(Follower(name, "m", "interactive", self.reader) for name in names)
         self.follower = self.followers[0]
-        admitted = Admitted("r", "interactive", self.followers, self.reader, "default", deadline_s, 30, ahead)
+        admitted = Admitted("r", "interactive", self.followers, self.reader, choices, "default", deadline_s, 30, ahead)
         parts = (
             admitted,
             Chat(Heading("r", 1, "m", "default", choices_per_prompt=choices), choices),

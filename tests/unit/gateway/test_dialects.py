@@ -12,6 +12,7 @@ from gateway.openai import sse
 from gateway.openai.dialects import Chat, Completion, Heading, usage
 from gateway.openai.embeddings import Embeddings
 from gateway.openai.errors import Problem
+from shared.errors import WireError
 from shared.wire import ErrorInfo, Frame, Outcome, Prompt, TokenLogprob, Usage
 
 DONE = Outcome(state="done", reason="length", usage=Usage(prompt_tokens=3, completion_tokens=2))
@@ -245,3 +246,21 @@ def test_embeddings_of_several_parts_are_numbered_through(encoding):
         found = [array("f", base64.b64decode(one)).tolist() for one in found]
     assert found == numbers
     assert answer["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
+
+
+def test_vectors_that_are_cut_short_are_no_answer():
+    part = Outcome(state="done", embeddings=b"\x00" * 12)
+
+    with pytest.raises(WireError):
+        Embeddings("m", [2], "float").body([((), part, 0)])
+    with pytest.raises(WireError):
+        Embeddings("m", [1], "float").body([((), Outcome(state="done"), 0)])
+
+
+def test_offsets_count_characters_that_several_tokens_make():
+    tokens = tuple(TokenLogprob(raw=bytes([byte]), logprob=-1.0) for byte in "é龜x".encode())
+    whole = Frame(id="r", attempt=1, at=0, ids=tuple(range(6)), text="é龜x", logprobs=tokens)
+
+    [choice] = json.loads(body(Completion(heading()), whole))["choices"]
+
+    assert choice["logprobs"]["text_offset"] == [0, 0, 1, 1, 1, 2]

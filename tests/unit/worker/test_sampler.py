@@ -154,12 +154,12 @@ def test_a_token_without_probability_is_never_drawn():
 def reference(row, sampling, tally, muted):
     """The distribution that a row is drawn from, one step after the other, in plain Python."""
     values = [float(value) for value in row]
+    for token, bias in sampling.logit_bias:
+        values[token] += bias
     for token, count in zip(tally.ids, tally.counts, strict=True) if tally else ():
         penalty = sampling.repetition_penalty
         values[token] = values[token] / penalty if values[token] > 0 else values[token] * penalty
         values[token] -= sampling.frequency_penalty * count + sampling.presence_penalty * (count > 0)
-    for token, bias in sampling.logit_bias:
-        values[token] += bias
     for token in muted:
         values[token] = -math.inf
     if sampling.temperature == 0:

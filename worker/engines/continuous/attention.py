@@ -39,6 +39,34 @@ class KeyValues:
         return self.layers[index]
 
 
+class Blocks:
+    """Copies of stretches of slots, `count` of them, each [kv_heads, size, head_dim] in every layer."""
+
+    def __init__(self, storage: KeyValues, count: int, size: int) -> None:
+        """Takes the layers that `storage` has by now: all of them, once the model has run."""
+        self._size = size
+        self._layers = [
+            (source, source.new_zeros(count, source.shape[1], size, source.shape[3]))
+            for layer in storage.layers.values()
+            for source in layer
+        ]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(kept.nbytes for _, kept in self._layers)
+
+    def save(self, slot: int, block: int, start: int) -> None:
+        """Keep what the slot holds from position `start` on."""
+        for source, kept in self._layers:
+            kept[block] = source[slot, :, start : start + self._size]
+
+    def load(self, blocks: Sequence[int], slot: int) -> None:
+        """Let the slot begin with these blocks."""
+        length = len(blocks) * self._size
+        for source, kept in self._layers:
+            source[slot, :, :length] = kept[list(blocks)].transpose(0, 1).reshape(source.shape[1], length, -1)
+
+
 @dataclass(frozen=True, slots=True)
 class Prefill:
     """A stretch of one sequence's tokens in a packed step."""

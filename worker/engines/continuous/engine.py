@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Series
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from shared.errors import InvalidRequest
@@ -17,6 +18,7 @@ from worker.engine import Ended, Event, Progressed, Work
 from worker.engines.continuous.chunks import Chunk, arrange
 from worker.engines.continuous.guide import Guides
 from worker.engines.continuous.model import Model
+from worker.engines.continuous.prefixes import BLOCK, Prefixes
 from worker.engines.continuous.sampler import Pick, Tally, choose, likelihoods
 from worker.engines.continuous.sequence import Sequence, Telling
 from worker.engines.continuous.slots import Slots
@@ -44,6 +46,8 @@ class ContinuousEngine:
         self._codec = codec
         self._guides = Guides(codec.grammars, model.vocab_size)
         self._composer = Composer(lanes, prefill_tokens=settings.prefill_chunk_tokens)
+        self._prefixes = Prefixes(settings.prefix_cache_tokens // BLOCK)
+        self._blocks = model.blocks(settings.prefix_cache_tokens // BLOCK, BLOCK)
         self._end_ids = model.end_ids | codec.end_ids
         self._slots = Slots(settings.slots)
         self._running: dict[str, Sequence] = {}
@@ -76,10 +80,12 @@ class ContinuousEngine:
         if sequence.reason is not None:
             self._settled[work.id] = slot, sequence.outcome()
         else:
+            self._reuse(sequence)
             self._running[work.id] = sequence
 
     def cancel(self, request_id: str) -> None:
         if sequence := self._running.pop(request_id, None):
+            self._keep(sequence)
             self._slots.give(sequence.slot)
         elif settled := self._settled.pop(request_id, None):
             self._slots.give(settled[0])
@@ -129,6 +135,23 @@ class ContinuousEngine:
             telling=self._telling(request, prompt_ids),
         )
 
+    @torch.inference_mode()
+    def _reuse(self, one: Sequence) -> None:
+        """Begin where an earlier text that began alike has got to. One token at least is run: its logits are wanted."""
+        if one.reads_prompt:
+            return
+        blocks = self._prefixes.match(one.tokens(0, one.length - 1))
+        if blocks:
+            self._blocks.load(blocks, one.slot)
+            one.cached = len(blocks) * BLOCK
+            one.reused = min(one.cached, len(one.prompt_ids))
+
+    @torch.inference_mode()
+    def _keep(self, one: Sequence) -> None:
+        """Copy what it has in its slot for later texts."""
+        for stored in self._prefixes.extend(one.tokens(0, one.cached)):
+            self._blocks.save(one.slot, stored.block, stored.start)
+
     def _telling(self, request: GenerateRequest, prompt_ids: list[int]) -> Telling | None:
         if not request.echo:
             return None
@@ -165,6 +188,7 @@ class ContinuousEngine:
         counts.update(dict.fromkeys((one.id for one in self._places), 1))
         return arrange([*able.values(), *self._places], counts)
 
+    @torch.inference_mode()
     def _run(self, chunks: Series[Chunk]) -> list[Event]:
         """Forward, sample, settle."""
         events: list[Event] = []
@@ -181,6 +205,8 @@ class ContinuousEngine:
             one.cached = chunk.end
             self.spent[one.lane] += chunk.count
             if one.pending == 0:
+                if not chunk.is_decode:
+                    self._keep(one)  # others may be waiting that begin alike
                 ready.append(one)
                 places.append(end - 1)
         events += self._sample(ready, logits if len(places) == len(logits) else logits[places])
@@ -220,6 +246,7 @@ class ContinuousEngine:
     def _end(self, one: Sequence, outcome: Outcome) -> Ended:
         """It is over and gives its slot back."""
         del self._running[one.id]
+        self._keep(one)
         self._slots.give(one.slot)
         if self._keeps_places and one.cached == one.length - 1:
             self._places.append(one)

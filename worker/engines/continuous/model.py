@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from shared.errors import ConfigError
 from shared.settings import WorkerSettings
-from worker.engines.continuous.attention import NAME, KeyValues, pack
+from worker.engines.continuous.attention import NAME, Blocks, KeyValues, pack
 from worker.engines.continuous.chunks import Chunk
 from worker.engines.continuous.sequence import Sequence
 
@@ -76,6 +76,10 @@ class Model:
         )
         logits: Tensor = output.logits[0]
         return logits
+
+    def blocks(self, count: int, size: int) -> Blocks:
+        """Room for `count` stretches of `size` tokens beside the slots."""
+        return Blocks(self._storage, count, size)
 
     def close(self) -> None:
         """Let go of the weights and the storage."""

@@ -1,7 +1,7 @@
 """Sampler: which token comes next, and how likely it was. Vectorised over the batch.
 
-In this order, as vLLM has it: log-probabilities of what the model says; penalties (repetition, then frequency and
-presence); logit bias; tokens that may not come yet; what a guide allows; temperature; min_p; top_k; top_p; the draw.
+In this order, as vLLM has it: log-probabilities of what the model says; logit bias; penalties (repetition, then
+frequency and presence); tokens that may not come yet; what a guide allows; temperature; min_p; top_k; top_p; the draw.
 What a row gets depends on nothing in the other rows.
 """
 
@@ -98,8 +98,8 @@ class Pick:
 def choose(logits: Tensor, rows: Sequence[Row]) -> list[Pick]:
     """One token for each row of `logits` [rows, vocabulary], which are changed in place."""
     told = likelihoods(logits, [row.sampling.logprobs for row in rows])
-    _penalise(logits, rows)
     _bias(logits, rows)
+    _penalise(logits, rows)
     _restrict(logits, rows)
     tokens = logits.argmax(dim=-1)
     drawn = [number for number, row in enumerate(rows) if row.sampling.temperature >= GREEDY_BELOW]
@@ -121,7 +121,8 @@ class Likelihoods:
     top: tuple[tuple[int, float], ...]
 
     def of(self, token: int) -> Pick:
-        return Pick(token, max(float(self.row[token]), LEAST_LOGPROB), self.top)
+        logprob = float(self.row[token])
+        return Pick(token, max(LEAST_LOGPROB, logprob), self.top)  # what is no number, too
 
 
 def likelihoods(logits: Tensor, wanted: Sequence[int | None]) -> list[Likelihoods | None]:
@@ -133,7 +134,7 @@ def likelihoods(logits: Tensor, wanted: Sequence[int | None]) -> list[Likelihood
     logprobs = (logits if len(rows) == len(wanted) else logits[rows]).float().log_softmax(dim=-1)
     most = max(wanted[row] or 0 for row in rows)
     best = logprobs.topk(most, dim=-1)
-    ids, values = best.indices.tolist(), best.values.clamp(min=LEAST_LOGPROB).tolist()
+    ids, values = best.indices.tolist(), best.values.nan_to_num(LEAST_LOGPROB).clamp(min=LEAST_LOGPROB).tolist()
     for place, row in enumerate(rows):
         count = wanted[row] or 0
         top = tuple(zip(ids[place][:count], values[place][:count], strict=True))
@@ -155,7 +156,8 @@ def _penalise(logits: Tensor, rows: Sequence[Row]) -> None:
         return torch.tensor(values, dtype=torch.float32).repeat_interleave(lengths).to(logits.device)
 
     index = torch.tensor([number for number, _, _ in with_tally]).repeat_interleave(lengths).to(logits.device)
-    ids = torch.tensor([token for _, tally, _ in with_tally for token in tally.ids], device=logits.device)
+    named = [token for _, tally, _ in with_tally for token in tally.ids]
+    ids = torch.tensor(named, dtype=torch.long, device=logits.device)
     counts = torch.tensor([count for _, tally, _ in with_tally for count in tally.counts], device=logits.device)
     repetition = spread([sampling.repetition_penalty for _, _, sampling in with_tally])
     values = logits[index, ids].float()
