@@ -176,7 +176,7 @@ class CompletionChoice(Choice):
         return {"index": self._index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
     def _logprobs(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
-        """Lists side by side; an offset is where in the text the token begins, or the character that it is a part of."""
+        """Lists side by side; an offset is where the token begins, or the character that it is a part of."""
         if not tokens:
             return None
         texts, offsets, tops = [], [], []

@@ -41,3 +41,17 @@ def continuous():
     made = ContinuousEngine.load(settings, load().cache_dir, defaults())
     yield made
     made.close()
+
+
+@pytest.fixture(params=["echo", pytest.param("continuous", marks=pytest.mark.model)])
+def engine(request):
+    """An engine with nothing in it, before and after the test."""
+    if request.param == "echo":
+        from worker.engines.echo import EchoEngine
+
+        made = EchoEngine(WorkerSettings(engine="echo", slots=SLOTS, max_model_len=MAX_MODEL_LEN))
+    else:
+        made = request.getfixturevalue("continuous")
+    yield made
+    assert made.free_slots == made.slots, "a test left a request in the engine"
+    assert made.step() == []

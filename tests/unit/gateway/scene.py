@@ -24,7 +24,8 @@ class StubRelay:
         self.dropped = 0
 
     def release(self, follower, _reason) -> None:
-        self.released.append(follower)
+        if follower not in self.released:  # the real one knows whom it follows
+            self.released.append(follower)
 
     def give_up(self, follower, outcome, reason) -> None:
         self.given_up.append(reason)
