@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from shared.cli import chat, config, run, status, up
+from shared.cli.bench import command as bench
 from shared.errors import ConfigError
 
 app = typer.Typer(
@@ -20,6 +21,7 @@ app.command("up")(up.up)
 app.command("gateway")(run.gateway)
 app.command("worker")(run.worker)
 app.command("chat")(chat.chat)
+app.command("bench")(bench.bench)
 app.command("status")(status.status)
 app.add_typer(config.app, name="config")
 

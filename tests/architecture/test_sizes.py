@@ -14,7 +14,9 @@ FOLDERS = ("gateway", "worker", "shared", "tests")
 # path: (lines, reason)
 LONG_FILES: dict[str, tuple[int, str]] = {}
 # path::function: (lines, reason)
-LONG_FUNCTIONS: dict[str, tuple[int, str]] = {}
+LONG_FUNCTIONS: dict[str, tuple[int, str]] = {
+    "shared/cli/bench/command.py::bench": (61, "a parameter for each option of the command"),
+}
 
 
 def sources(*endings):
