@@ -20,18 +20,19 @@ def fleet(env: dict[str, str], *, workers: int = 1) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         valkey = Valkey(Path(folder))
         valkey.start()
-        made = Fleet(valkey.url, Path(folder), {"BUSWAY_WORKER__LEASE_S": "10"})
+        named = {f"BUSWAY_{name}": value for name, value in env.items()}
+        made = Fleet(valkey.url, Path(folder), {"BUSWAY_WORKER__LEASE_S": "10", **named})
         try:
-            yield asyncio.run(_started(made, env, workers))
+            yield asyncio.run(_started(made, workers))
         finally:
             made.stop()
             valkey.stop()
 
 
-async def _started(made: Fleet, env: dict[str, str], workers: int) -> str:
+async def _started(made: Fleet, workers: int) -> str:
     for _ in range(workers):
-        await made.worker(**env)
-    return (await made.gateway(**env)).url
+        await made.worker()
+    return (await made.gateway()).url
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
