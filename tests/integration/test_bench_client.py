@@ -58,6 +58,19 @@ async def test_a_stall_is_in_the_latencies_of_all_who_arrived_in_it():
         assert ttft_ms >= (stall_ended - one.due) * 1000
 
 
+async def test_who_arrived_in_a_stall_is_asked_even_if_the_time_is_up_by_then():
+    async def reply(number):
+        if number == 2:
+            time.sleep(0.5)
+        yield WHOLE
+
+    async with Stub(reply) as server:
+        result = await run(server.url, Load(rate=50, arrivals="constant"), duration_s=0.3)
+
+    assert [one.due for one in result.samples] == [number / 50 for number in range(15)]
+    assert all(one.is_whole for one in result.samples)
+
+
 async def test_a_server_that_stalls_is_asked_on():
     """The next arrivals go out while earlier ones wait."""
     go_on = asyncio.Event()
@@ -182,13 +195,20 @@ async def test_what_goes_wrong_is_counted_by_kind(parts, kind, detail):
     assert detail in result.samples[0].detail
 
 
-async def test_what_takes_too_long_is_an_error():
-    async def reply(_):
-        yield HEAD + token()
-        await asyncio.Event().wait()
+async def test_what_takes_too_long_is_an_error_and_its_connection_is_closed():
+    closed = asyncio.Event()
 
-    async with Stub(reply) as server:
-        result = await run(server.url, Load(concurrency=1, requests=1), timeout_s=0.2)
+    async def serve(reader, writer):
+        await reader.read(1)
+        writer.write(HEAD + token())
+        await reader.read()  # until the client closes
+        closed.set()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        result = await run(url, Load(concurrency=1, requests=1), timeout_s=0.2)
+        await wait_until(closed.is_set, "the connection to be closed")
 
     assert kinds(result) == {"interactive": {"timeout": 1}}
 

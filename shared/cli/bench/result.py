@@ -100,6 +100,11 @@ class Lane:
         return Counter(one.error for one in self.samples if one.error is not None)
 
     @property
+    def error_examples(self) -> dict[str, str]:
+        """What the first of each kind was told."""
+        return {one.error: one.detail for one in reversed(self.samples) if one.error is not None}
+
+    @property
     def unfinished(self) -> int:
         """In flight when the run was interrupted."""
         return sum(one.ended is None for one in self.answered)
@@ -129,7 +134,7 @@ class Lane:
             "unfinished": self.unfinished,
             "errors": sum(self.errors.values()),
             "errors_by_kind": dict(self.errors),
-            "error_examples": {one.error: one.detail for one in reversed(self.samples) if one.error is not None},
+            "error_examples": self.error_examples,
             "warmup_requests": len(self._all) - len(self.samples),
             "ttft_ms": self.ttft.as_dict(),
             "itl_ms": self.itl.as_dict(),

@@ -1,5 +1,7 @@
 """A result on the terminal."""
 
+from collections.abc import Iterator
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -11,27 +13,38 @@ LATE_MS = 10.0
 
 
 def show(result: Result, console: Console) -> None:
-    """Two tables, and what makes them doubtful."""
+    """Two tables, then what went wrong and what makes the figures doubtful."""
     plan = result.plan
     measured_s = max(0.0, result.over_s - plan.warmup_s)
-    console.print(f"{plan.model} at {plan.url}: {measured_s:.1f} s after {plan.warmup_s:g} s of warm-up", markup=False)
-    console.print(_counts(result))
-    console.print(_latencies(result))
+    console.print(
+        f"{plan.model} at {plan.url}: {measured_s:.1f} s after {plan.warmup_s:g} s of warm-up\n",
+        _counts(result),
+        "",
+        _latencies(result),
+        sep="\n",
+        markup=False,
+        highlight=False,
+    )
+    for remark in _remarks(result):
+        console.print(remark, markup=False, highlight=False, soft_wrap=True)
+
+
+def _remarks(result: Result) -> Iterator[str]:
     for name, lane in result.lanes.items():
-        examples = lane.as_dict()["error_examples"]
+        examples = lane.error_examples
         for kind, count in lane.errors.most_common():
-            console.print(f"{name}: {count} x {kind}: {examples[kind]}", markup=False)
+            yield f"{name}: {count} x {kind}: {examples[kind]}"
         late = lane.send_delay.at(0.99)
         if late is not None and late > LATE_MS:
-            console.print(f"{name}: 1 in 100 was sent {late:.0f} ms late or later; latencies hold it", markup=False)
+            yield f"{name}: 1 in 100 was sent {late:.0f} ms late or later; latencies count from the planned arrival"
     if result.client_cpu > BUSY:
-        console.print(f"the client used {result.client_cpu:.0%} of a core: it may be what was measured", markup=False)
+        yield f"the client used {result.client_cpu:.0%} of a core: it may be what was measured"
     if result.is_interrupted:
-        console.print("interrupted: what was seen so far")
+        yield "interrupted: this is what was seen so far"
 
 
 def _counts(result: Result) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in ("lane", "requests", "errors", "unfinished", "tokens/s"):
         table.add_column(column, justify="left" if column == "lane" else "right")
     for name, lane in result.lanes.items():
@@ -41,7 +54,7 @@ def _counts(result: Result) -> Table:
 
 
 def _latencies(result: Result) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in ("lane", "ms", *QUANTILES, "max", "values"):
         table.add_column(column, justify="left" if column in ("lane", "ms") else "right")
     for name, lane in result.lanes.items():

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.cli.bench import plot
 from shared.cli.bench.plan import Load, Plan
 from shared.cli.bench.result import Lane, Result, percentile
 from shared.cli.bench.sample import Sample
+from shared.errors import ConfigError
 
 
 def sample(due, *events, ended=None, lane="bulk", **fields):
@@ -122,3 +124,17 @@ def test_an_infinite_rate_is_json_too():
     told = Result(plan, [], datetime.now(UTC), over_s=1, elapsed_s=1, client_cpu=0, is_interrupted=True).as_dict()
 
     assert json.loads(json.dumps(told, allow_nan=False))["settings"]["loads"]["bulk"]["rate"] == "inf"
+
+
+@pytest.mark.parametrize("over_s", [0.0, 10.0])
+def test_a_run_without_an_answer_has_a_picture_too(tmp_path, over_s):
+    plot.save(result(sample(0.5, error="connect"), over_s=over_s), tmp_path / "x")
+
+    assert (tmp_path / "x").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_a_picture_names_what_it_lacks(monkeypatch):
+    monkeypatch.setattr(plot, "find_spec", lambda _: None)
+
+    with pytest.raises(ConfigError, match=r"pip install 'busway\[bench\]'"):
+        plot.refuse_without_matplotlib()
