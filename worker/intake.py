@@ -1,6 +1,7 @@
 """The intake: takes requests while there are free slots, a micro-batch at a time."""
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -16,8 +17,8 @@ from worker.table import Table
 POLL_S = 1.0
 """A bell is a message and can be lost; this bounds how long that goes unnoticed."""
 RETRY_S = 0.2
-BUSY_WINDOWS = 2
-"""So many windows a busy worker waits before it takes what an idle one could start at once."""
+BETWEEN_STEPS_S = 0.005
+"""The engine waits this long for a fetch between two steps; what comes later waits for a whole step."""
 
 log = structlog.get_logger()
 
@@ -25,10 +26,11 @@ log = structlog.get_logger()
 class Intake:
     """Waits for a bell, a freed slot or the poll, then fetches by lane quotas.
 
-    A worker that hears a bell waits the lane's window for company, unless a full batch has rung already. If
-    requests wait that preemptible ones keep out of their slots, some of those give way. With `batching`
-    dynamic or static a batch runs to its end before the next is taken; a static one also waits `batch_wait_ms` to
-    be full.
+    A worker that hears a bell waits the lane's window for company, unless a full batch has rung already. What rings
+    for a lane that is not preemptible while a step runs is fetched when that step ends: so of several workers the
+    one takes it that can start it first. If requests wait that preemptible ones keep out of their slots, some of
+    those give way. With `batching` dynamic or static a batch runs to its end before the next is taken; a static one
+    also waits `batch_wait_ms` to be full.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class Intake:
         self._rung: Counter[str] = Counter()
         self._waiting: Mapping[str, int] = {}
         self._oldest: dict[str, float] = {}  # by lane, on the loop's clock, as of the last fetch
+        self._rang_in_step = False
+        self._fetched = asyncio.Event()
         self._freed = False
         self._look = asyncio.Event()
         self._closed = False
@@ -68,7 +72,20 @@ class Intake:
         """A request entered the lane."""
         if lane in self._lanes:
             self._rung[lane] += 1
-            self._look.set()
+            if len(self._table) and not self._lanes[lane].preemptible:
+                self._rang_in_step = True
+            else:
+                self._look.set()
+
+    async def between_steps(self) -> None:
+        """Fetch what rang during the last step; returns after a moment, whatever the broker does."""
+        if not self._rang_in_step:
+            return
+        self._fetched.clear()
+        self._look.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BETWEEN_STEPS_S):
+                await self._fetched.wait()
 
     def look(self) -> None:
         """Look into all lanes soon: something may have been missed."""
@@ -114,16 +131,18 @@ class Intake:
             try:
                 async with self._taking:
                     await self._fetch()
+                self._fetched.set()
             except BrokerUnavailable as error:
                 log.warning("intake.broker_away", error=error.message)
                 await asyncio.sleep(RETRY_S)
                 self._look.set()
 
     async def _window(self) -> None:
-        """Wait for company. A busy worker waits longer, so that an idle one comes first."""
-        if not self._rung:
+        """Wait for company; not between two steps, where the engine waits."""
+        waits, self._rang_in_step = self._rang_in_step, False
+        if not self._rung or (waits and self._settings.batching == "continuous"):
             return
-        window_ms = min(self._lanes[lane].window_ms for lane in self._rung) * (BUSY_WINDOWS if len(self._table) else 1)
+        window_ms = min(self._lanes[lane].window_ms for lane in self._rung)
         if self._settings.batching == "static":
             window_ms = self._settings.batch_wait_ms
         until = asyncio.get_running_loop().time() + window_ms / 1000

@@ -140,6 +140,7 @@ class Service:
             if len(self._table) < held:
                 self._intake.slot_freed()
             await self._outlet.put(report)
+            await self._intake.between_steps()
 
     def _turn(self, orders: Orders) -> tuple[Sequence[Event], list[Work]]:
         """In the engine's thread: the events of a step, and the works that wait for the next turn.

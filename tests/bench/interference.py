@@ -18,7 +18,7 @@ from tests.bench.rig import fleet, report, said, say, spread
 
 CASES: dict[str, dict[str, Any]] = {
     "echo": {
-        # An operator who promises 25 ms between tokens on such a device.
+        # An operator who promises 24 ms between tokens on such a device.
         "env": {
             "WORKER__ENGINE": "echo",
             "WORKER__SLOTS": "64",
@@ -26,11 +26,11 @@ CASES: dict[str, dict[str, Any]] = {
             "WORKER__ECHO__STEP_MS": "15",
             "WORKER__ECHO__DECODE_MS": "0.3",
             "WORKER__ECHO__PREFILL_MS": "0.05",
-            "LANES__INTERACTIVE__ITL_TARGET_MS": "25",
+            "LANES__INTERACTIVE__ITL_TARGET_MS": "24",
             "LANES__INTERACTIVE__RESERVE_SLOTS": "8",
         },
         "workers": 2,
-        "interactive": Load(rate=4.2, prompt_tokens=Range(24, 96), output_tokens=Range(32, 96)),
+        "interactive": Load(rate=3.7, prompt_tokens=Range(24, 96), output_tokens=Range(32, 96)),
         "bulk": Load(concurrency=160, prompt_tokens=Range(24, 96), output_tokens=Range(64, 192)),
         "target_ratio": 1.25,
     },

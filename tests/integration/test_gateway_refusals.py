@@ -64,7 +64,7 @@ async def test_bodies_that_are_no_json_object(http, path, raw):  # noqa: F811
 @pytest.mark.parametrize(
     ("fields", "param", "code"),
     [
-        ({"max_tokens": -1}, "max_tokens", "invalid_value"), ({"n": 0, "stream": True}, "n", "unsupported_parameter"),
+        ({"max_tokens": -1}, "max_tokens", "invalid_value"), ({"n": 0, "stream": True}, "n", "invalid_value"),
         ({"tools": [{}]}, "tools", "unsupported_parameter"),
         ({"service_tier": "gold"}, "service_tier", "invalid_value"),
         ({"messages": []}, "messages", "invalid_value"),
