@@ -1,6 +1,7 @@
 """`python -m worker`: settings, logging, engine, service."""
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -53,6 +54,7 @@ def main() -> int:
     except ConfigError as error:
         sys.stderr.write(f"busway worker: {error.message}\n")
         return 2
+    gc.freeze()  # what was loaded stays: no collection has to look through it while somebody waits for a token
     try:
         asyncio.run(serve(engine, config))
     except Exception:  # noqa: BLE001 - the process's edge

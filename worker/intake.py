@@ -17,7 +17,7 @@ from worker.table import Table
 POLL_S = 1.0
 """A bell is a message and can be lost; this bounds how long that goes unnoticed."""
 RETRY_S = 0.2
-BETWEEN_STEPS_S = 0.005
+BETWEEN_STEPS_S = 0.02
 """The engine waits this long for a fetch between two steps; what comes later waits for a whole step."""
 
 log = structlog.get_logger()
@@ -63,6 +63,7 @@ class Intake:
         self._oldest: dict[str, float] = {}  # by lane, on the loop's clock, as of the last fetch
         self._rang_in_step = False
         self._fetched = asyncio.Event()
+        self._fetched.set()
         self._freed = False
         self._look = asyncio.Event()
         self._closed = False
@@ -77,15 +78,19 @@ class Intake:
             else:
                 self._look.set()
 
+    def step_ended(self) -> None:
+        """Fetch what rang during the step."""
+        if self._rang_in_step:
+            self._fetched.clear()
+            self._look.set()
+
     async def between_steps(self) -> None:
-        """Fetch what rang during the last step; returns after a moment, whatever the broker does."""
-        if not self._rang_in_step:
-            return
-        self._fetched.clear()
-        self._look.set()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(BETWEEN_STEPS_S):
-                await self._fetched.wait()
+        """Until that is here, or a moment has passed, whatever the broker does."""
+        if not self._fetched.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BETWEEN_STEPS_S):
+                    await self._fetched.wait()
+            self._fetched.set()
 
     def look(self) -> None:
         """Look into all lanes soon: something may have been missed."""

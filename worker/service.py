@@ -133,6 +133,8 @@ class Service:
             events, not_added = await loop.run_in_executor(self._thread, self._turn, orders)
             self._busy_s += self._step_s()
             self._step_began = None
+            self._intake.step_ended()
+            await asyncio.sleep(0)  # so that what it asks is on its way while the step is accounted for
             self._table.put_back(not_added)
             self._steps += 1
             report = self._table.settle(events, orders)

@@ -74,6 +74,11 @@ async def intake(queue, window_ms=0.0, *, lanes=None, settings=None, **more):
     await task
 
 
+async def between_steps(running):
+    running.step_ended()
+    await running.between_steps()
+
+
 async def test_a_bell_fetches_at_once_without_waiting_for_the_poll():
     queue = Queue()
     async with intake(queue) as (running, table):
@@ -131,7 +136,7 @@ async def test_a_slot_that_is_freed_while_a_fetch_is_under_way_is_not_forgotten(
         queue.waiting = [assignment(n) for n in range(10, 12)]
         queue.reply.clear()
         running.ring("interactive")
-        await running.between_steps()
+        await between_steps(running)
         await wait_until(lambda: len(queue.fetches) == 2, "the fetch to be under way")
 
         table.release(table.assignments()[:1], "lost")
@@ -245,7 +250,7 @@ async def test_what_rings_while_a_step_runs_is_fetched_when_it_ends():
         await asyncio.sleep(0.02)
         assert len(queue.fetches) == 1
 
-        await running.between_steps()
+        await between_steps(running)
         assert len(table) == 2
 
 
@@ -259,7 +264,7 @@ async def test_a_broker_that_does_not_answer_holds_no_step_up():
         queue.waiting = [assignment(2)]
         running.ring("interactive")
 
-        await running.between_steps()
+        await between_steps(running)
 
         assert len(table) == 1
         queue.reply.set()
@@ -280,7 +285,7 @@ async def test_bulk_gives_way_to_those_who_wait_and_no_more_than_they_need():
         queue.waiting = [assignment(8), assignment(9)]
         running.ring("interactive")
 
-        await running.between_steps()
+        await between_steps(running)
         await wait_until(lambda: gave_way, "somebody to give way")
 
     assert gave_way == [2]
@@ -296,7 +301,7 @@ async def test_a_batch_runs_to_its_end_before_the_next_is_taken(batching):
         await wait_until(lambda: len(table) == 2, "a batch")
         queue.waiting = [assignment(3)]
         running.ring("interactive")
-        await running.between_steps()
+        await between_steps(running)
         running.slot_freed()
         await asyncio.sleep(0.03)
         assert len(table) == 2
