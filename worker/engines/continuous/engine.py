@@ -14,8 +14,8 @@ from worker.engines.continuous.scheduler import plan
 from worker.engines.continuous.sequence import Sequence
 from worker.engines.continuous.slots import Slots
 from worker.engines.continuous.text import Codec, TextStream
-from worker.engines.continuous.weights import ensure
 from worker.engines.limits import output_limit, refusal, refuse_outsized
+from worker.engines.weights import ensure
 
 
 class ContinuousEngine:
