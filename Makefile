@@ -49,7 +49,7 @@ install: $(VENV)/installed
 dev: $(VENV)/dev-installed
 
 model: install
-	@$(PHASE) "the model" "See the message above." $(BIN)/python -m worker.engines.continuous.weights
+	@$(PHASE) "the models" "See the message above." $(BIN)/python -m worker.engines.weights --built-in
 
 $(BIN)/python:
 	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

@@ -25,6 +25,7 @@ URL, PLATFORM_URL = "BUSWAY_REDIS__URL", "REDIS_URL"
 EXTRA_LANES = "BUSWAY_EXTRA_LANES"
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
+DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
 
 
 class Section(BaseModel):
@@ -76,11 +77,25 @@ class EchoSettings(Section):
     prefill_ms: float = Field(default=0, ge=0, le=3_600_000, description="Cost of each prompt token that it prefills")
 
 
+class UpstreamSettings(Section):
+    """The server that the upstream engine relays to: any that speaks OpenAI."""
+
+    url: str = Field(default="", description="Its base URL, as OpenAI's clients take it: http://host:8000/v1")
+    api_key: SecretStr = Field(default=SecretStr(""), description="Sent as a bearer token; empty: none")
+    model: str = Field(default="", description="The model's name there; empty: as in BUSWAY_WORKER__MODEL")
+    timeout_s: Seconds = Field(default=120, gt=0, description="Its longest silence before or within an answer")
+
+
 class WorkerSettings(Section):
     """One model on one device."""
 
-    engine: Literal["continuous", "echo"] = Field(default="continuous", description="What runs the model")
-    model: str = Field(default=DEFAULT_MODEL, description="Built-in name, local folder, or Hugging Face id")
+    engine: Literal["continuous", "echo", "embedding", "upstream", "vllm"] = Field(
+        default="continuous", description="What runs the model"
+    )
+    model: str = Field(
+        default=DEFAULT_MODEL,
+        description=f"Built-in name, local folder, or Hugging Face id; unset, engine embedding has {DEFAULT_EMBEDDER}",
+    )
     served_model_name: str = Field(
         default="", description="The name that requests use; empty: the last part of `model`"
     )
@@ -101,6 +116,7 @@ class WorkerSettings(Section):
     prefix_cache_tokens: int = Field(
         default=4096, ge=0, description="Tokens whose keys and values are kept for prompts that begin alike; 0: none"
     )
+    embed_batch_tokens: int = Field(default=1024, ge=1, description="Tokens that one step of the embedding engine runs")
     threads: int = Field(default=0, ge=0, description="CPU threads of the engine; 0: one a core")
     lease_s: Seconds = Field(
         default=10, ge=0.5, description="A silent worker's requests go to another after this long; the same for all"
@@ -108,6 +124,18 @@ class WorkerSettings(Section):
     drain_s: Seconds = Field(default=30, ge=0, description="On SIGTERM, finish what can be finished in this time")
     max_deaths: int = Field(default=3, ge=1, description="A request that took this many workers down is given up")
     echo: EchoSettings = EchoSettings()
+    upstream: UpstreamSettings = UpstreamSettings()  # type: ignore[call-arg]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_default(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """The embedding engine cannot run the default of the others."""
+        return {"model": DEFAULT_EMBEDDER, **given} if given.get("engine") == "embedding" else given
+
+    @property
+    def has_weights(self) -> bool:
+        """The engine loads the model's files, on this machine."""
+        return self.engine not in {"echo", "upstream"}
 
     @property
     def model_name(self) -> str:

@@ -111,7 +111,7 @@ class Fleet:
         host = settings.gateway.host
         self._sockets = listen.bind(host, settings.gateway.port, self._plan.gateways)
         url = listen.url_of(host, listen.port_of(self._sockets))
-        if settings.worker.engine == "continuous":
+        if settings.worker.has_weights:
             say(f"model: {fetch(environment(self._plan.overrides), self._signals.raise_if_asked)}")
         broker = self._start_broker()
         self._start_programs({**self._plan.overrides, "BUSWAY_REDIS__URL": broker})

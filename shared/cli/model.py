@@ -8,7 +8,7 @@ from shared.cli.run import module
 from shared.cli.supervisor import Broken
 
 POLL_S = 0.05
-WEIGHTS = "worker.engines.continuous.weights"
+WEIGHTS = "worker.engines.weights"
 
 
 def fetch(env: Mapping[str, str], raise_if_asked: Callable[[], None]) -> str:

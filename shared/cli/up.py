@@ -7,7 +7,7 @@ import typer
 
 
 def up(  # noqa: PLR0917 - typer passes them by name
-    engine: Annotated[str | None, typer.Option(help="What runs the model: continuous or echo.")] = None,
+    engine: Annotated[str | None, typer.Option(help="continuous, echo, embedding, upstream or vllm.")] = None,
     workers: Annotated[int, typer.Option(min=1, max=256, help="Worker processes.")] = 1,
     gateways: Annotated[int, typer.Option(min=1, max=64, help="Gateway processes, on one port.")] = 1,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,

@@ -19,7 +19,7 @@ from shared.cli.valkey import Valkey
 from shared.settings import DEFAULT_MODEL, load
 from tests.support.fleet import Fleet, gather
 from tests.support.waiting import wait_until
-from worker.engines.continuous.weights import ensure
+from worker.engines.weights import ensure
 
 PROMPTS, TOKENS, TOP, SEEDED = 50, 24, 5, 12
 BOUND = 1e-3

@@ -17,7 +17,7 @@ from typing import Any
 from shared.cli.valkey import Valkey
 from shared.settings import DEFAULT_MODEL, load
 from tests.support.fleet import Fleet
-from worker.engines.continuous.weights import ensure
+from worker.engines.weights import ensure
 
 CAPITALS = {
     "France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Germany": "Berlin", "Japan": "Tokyo", "Egypt": "Cairo",

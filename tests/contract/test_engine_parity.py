@@ -13,7 +13,7 @@ def test_greedy_answers_are_those_of_transformers(continuous):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from worker.engines.continuous.weights import ensure
+    from worker.engines.weights import ensure
 
     source = ensure(DEFAULT_MODEL, load().cache_dir)
     tokenizer = AutoTokenizer.from_pretrained(source)

@@ -42,7 +42,7 @@ def plain():
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from worker.engines.continuous.weights import ensure
+    from worker.engines.weights import ensure
 
     source = ensure(DEFAULT_MODEL, load().cache_dir)
     tokenizer = AutoTokenizer.from_pretrained(source)

@@ -28,7 +28,7 @@ def expected(prompt: str) -> str:
     """What `generate` of transformers says, alone and greedy."""
     import torch
 
-    from worker.engines.continuous import weights
+    from worker.engines import weights
 
     folder = weights.ensure(DEFAULT_MODEL, Settings().cache_dir)
     model, tokenizer = _reference(folder)

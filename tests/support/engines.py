@@ -25,12 +25,22 @@ def chat(text=PROMPTS[0], **sampling):
     return GenerateRequest(sampling=Sampling(**chosen), messages=({"role": "user", "content": text},))
 
 
+def embed(*inputs, **fields):
+    return GenerateRequest(sampling=Sampling(seed=1), inputs=inputs, **fields)
+
+
 class Told:
     """What an engine reported about one request."""
 
-    def __init__(self):
+    def __init__(self, *, has_ids=True):
         self.ids, self.texts, self.logprobs, self.prompt, self.outcome = [], [], [], None, None
         self.cached_tokens = 0
+        self._has_ids = has_ids
+
+    @property
+    def tokens(self):
+        """How many it was told of. An engine that has no ids of tokens tells one at a time."""
+        return len(self.ids) if self._has_ids else len(self.texts)
 
     @property
     def text(self):
@@ -45,23 +55,28 @@ class Told:
         self.outcome = outcome
 
 
+def has_ids(engine):
+    """Its ids are those of a model's tokens; an upstream's tokens have none that we know."""
+    return type(engine).__name__ != "UpstreamEngine"
+
+
 def run(engine, works):
     """Add the works as slots allow, step to the end; every promise about the order of events is checked here."""
     waiting, told, steps = list(works), {}, 0
     while waiting or engine.free_slots < engine.slots:
         while waiting and engine.free_slots:
             work = waiting.pop(0)
-            told[work.id] = Told()
+            told[work.id] = Told(has_ids=has_ids(engine))
             engine.add(work)
         for event in engine.step():
             one = told[event.id]
             assert one.outcome is None, "an event after the end"
             if isinstance(event, Progressed):
-                assert len(event.ids) == 1
+                assert event.ids
                 one.ids += event.ids
                 one.texts.append(event.text)
                 one.logprobs += event.logprobs
-                assert event.prompt is None or len(one.ids) == 1, "a prompt comes with the first token"
+                assert event.prompt is None or len(one.texts) == 1, "a prompt comes with the first token"
                 one.prompt = one.prompt or event.prompt
             else:
                 one.keep(event.outcome)

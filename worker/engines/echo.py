@@ -17,7 +17,7 @@ from shared.settings import WorkerSettings
 from shared.wire import GenerateRequest, Outcome, Prompt, TokenLogprob, Usage
 from worker.composer import Candidate, Composer
 from worker.engine import Ended, Event, Progressed, Work
-from worker.engines.limits import output_limit, refusal, refuse_foreign, refuse_outsized
+from worker.engines.limits import output_limit, refusal, refuse_outsized
 from worker.engines.stops import StopMatcher
 
 WORD = re.compile(r"\s*\S+|\s+")
@@ -166,7 +166,6 @@ class EchoEngine:
 
     def _answer(self, work: Work) -> _Answer:
         request = work.request
-        refuse_foreign(request, embeds=False)
         if request.guide is not None:
             problem = "The echo engine repeats what it hears; it follows no grammar."
             raise InvalidRequest(problem, param=PARAM, code="unsupported_value")

@@ -11,12 +11,14 @@ def source(request: GenerateRequest) -> str:
     return "messages" if request.messages is not None else "prompt"
 
 
-def refuse_foreign(request: GenerateRequest, *, embeds: bool) -> None:
-    """InvalidRequest if the request is for an engine of the other kind."""
+def refuse_other_kind(request: GenerateRequest, *, embeds: bool) -> None:
+    """InvalidRequest if it asks an embedding engine (`embeds`) for an answer, or any other one for embeddings."""
     if embeds and request.inputs is None:
-        raise InvalidRequest("This model makes embeddings; it cannot answer.", param="model", code="unsupported_value")
+        problem = "This model does not generate text; it makes embeddings."
+        raise InvalidRequest(problem, param="model", code="unsupported_value")
     if not embeds and request.inputs is not None:
-        raise InvalidRequest("This model cannot make embeddings.", param="model", code="unsupported_value")
+        problem = "This model does not make embeddings; it generates text."
+        raise InvalidRequest(problem, param="model", code="unsupported_value")
 
 
 def refuse_ids(request: GenerateRequest, vocab_size: int) -> None:
@@ -31,10 +33,11 @@ def refuse_ids(request: GenerateRequest, vocab_size: int) -> None:
 
 
 def refuse_outsized(request: GenerateRequest, max_model_len: int) -> None:
-    """InvalidRequest if the prompt cannot fit, whatever its tokens are.
+    """InvalidRequest if there is no prompt, or it cannot fit, whatever its tokens are.
 
     Cutting a text into tokens takes time, up to seconds for megabytes, and the whole batch waits for it.
     """
+    refuse_other_kind(request, embeds=False)
     contents = [message.get("content") or "" for message in request.messages or ()]
     chars = sum(map(len, contents)) if request.messages is not None else len(request.prompt or ())
     if len(contents) >= max_model_len or chars > MAX_CHARS_PER_TOKEN * max_model_len:

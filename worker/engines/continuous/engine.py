@@ -23,8 +23,8 @@ from worker.engines.continuous.sampler import Pick, Tally, choose, likelihoods
 from worker.engines.continuous.sequence import Sequence, Telling
 from worker.engines.continuous.slots import Slots
 from worker.engines.continuous.text import Codec, TextStream
-from worker.engines.continuous.weights import ensure
-from worker.engines.limits import output_limit, refusal, refuse_foreign, refuse_ids, refuse_outsized
+from worker.engines.limits import output_limit, refusal, refuse_ids, refuse_outsized
+from worker.engines.weights import ensure
 
 READ_AT_ONCE = 64
 """Prompt tokens whose logits a step may hold at the same time, for a request that wants all of them."""
@@ -116,7 +116,6 @@ class ContinuousEngine:
     def _sequence(self, work: Work, slot: int) -> Sequence:
         """The request in this engine's terms; InvalidRequest if it cannot be served."""
         request, sampling = work.request, work.request.sampling
-        refuse_foreign(request, embeds=False)
         refuse_outsized(request, self.max_model_len)
         refuse_ids(request, self.vocab_size)
         prompt_ids = self._codec.encode(request)

@@ -13,8 +13,8 @@ from shared.settings import WorkerSettings
 from worker.engines.continuous.attention import NAME, Blocks, KeyValues, pack
 from worker.engines.continuous.chunks import Chunk
 from worker.engines.continuous.sequence import Sequence
+from worker.engines.devices import LOADING_FAILURES, device_of, dtype_of
 
-LOADING_FAILURES = (OSError, ValueError, ImportError, LookupError, RuntimeError)
 LAYER_TYPES = {"full_attention", "sliding_attention"}  # the latter is refused where its window is too short
 LENGTH_DEPENDENT_ROPE = {"dynamic", "longrope"}
 PROBE_TOKENS = 12
@@ -41,10 +41,10 @@ class Model:
         """The model at `source` on the device that the settings name."""
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        device = _device(settings.device)
+        device = device_of(settings.device)
         logging.disable_progress_bar()
         try:
-            network: Any = AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(settings.dtype, device))
+            network: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype_of(settings.dtype, device))
         except LOADING_FAILURES as error:
             raise ConfigError(
                 f"cannot load BUSWAY_WORKER__MODEL={settings.model}: {error} (it takes the built-in name, a local "
@@ -134,22 +134,3 @@ def _refuse_unsuited(network: Any, config: Any, max_model_len: int) -> None:
             f"{kind} turns its positions by the longest request's length, which would change the others' answers; "
             f"with BUSWAY_WORKER__MAX_MODEL_LEN={trained} it can run"
         )
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
-    except RuntimeError as error:
-        raise ConfigError(f"BUSWAY_WORKER__DEVICE={name}: {error}") from error
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"BUSWAY_WORKER__DEVICE={name}: torch sees {torch.cuda.device_count()} such devices")
-    return device
-
-
-def _dtype(name: str, device: torch.device) -> torch.dtype:
-    if name == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise ConfigError(f"BUSWAY_WORKER__DTYPE={name}: not a floating-point type of torch")
-    return dtype

@@ -1,0 +1,1 @@
+"""The embedding engine: many texts in, a vector for each out."""

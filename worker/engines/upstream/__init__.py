@@ -1,0 +1,1 @@
+"""The upstream engine: answers of any server that speaks OpenAI."""
