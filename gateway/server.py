@@ -9,7 +9,7 @@ import uvicorn
 from gateway.app import App
 from gateway.protocol import BoundedProtocol
 from shared.errors import ConfigError
-from shared.settings import GatewaySettings
+from shared.sections import GatewaySettings
 
 KEEP_ALIVE_S = 75  # longer than a load balancer keeps an idle connection: it must be the one to close it
 BACKLOG = 2048

@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shared.errors import BrokerUnavailable
-from shared.settings import RedisSettings
+from shared.sections import RedisSettings
 
 # Protocol 2: fakeredis flattens nested replies of scripts in protocol 3, and 2 costs less to parse.
 PROTOCOL = 2

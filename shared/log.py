@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from shared.settings import LogSettings
+from shared.sections import LogSettings
 
 # Both renderers would print local variables, and with them prompts.
 TRACEBACKS = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))

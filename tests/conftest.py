@@ -4,7 +4,7 @@ import pytest
 
 from shared.cli.valkey import Valkey
 from shared.connection import connect
-from shared.settings import RedisSettings
+from shared.sections import RedisSettings
 from tests.support.fleet import Fleet
 from tests.support.stores import emptied
 

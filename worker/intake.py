@@ -10,7 +10,7 @@ import structlog
 from shared.errors import BrokerUnavailable
 from shared.lanes import Lane
 from shared.lease import Assignment, Fetched, Lease, Room
-from shared.settings import WorkerSettings
+from shared.sections import WorkerSettings
 from worker.quotas import Quotas
 from worker.table import Table
 

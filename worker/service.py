@@ -16,7 +16,7 @@ from shared.errors import BrokerUnavailable
 from shared.keys import control_channel
 from shared.lanes import Lane
 from shared.lease import Assignment, Lease
-from shared.settings import WorkerSettings
+from shared.sections import WorkerSettings
 from shared.subscriber import Subscriber
 from shared.tasks import beside
 from shared.version import VERSION

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from shared.settings import RedisSettings
+    from shared.sections import RedisSettings
 
 POLL_S = 0.05
 

@@ -41,6 +41,7 @@ WITHOUT_TORCH = (CONTINUOUS + "scheduler.py", CONTINUOUS + "sequence.py", EMBEDD
 RINGS = (
     {"errors", "ids", "version", "tasks"},
     {"wire", "keys", "lanes"},
+    {"sections"},
     {"settings", "log", "guides"},
     {"scripts", "connection"},
     {"broker", "lease", "subscriber"},

@@ -16,7 +16,8 @@ from typing import Any
 from openai import AsyncOpenAI
 
 from shared.cli.valkey import Valkey
-from shared.settings import DEFAULT_MODEL, load
+from shared.sections import DEFAULT_MODEL
+from shared.settings import load
 from tests.support.fleet import Fleet, gather
 from tests.support.waiting import wait_until
 from worker.engines.weights import ensure

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from shared.cli.valkey import Valkey
-from shared.settings import DEFAULT_MODEL, load
+from shared.sections import DEFAULT_MODEL
+from shared.settings import load
 from tests.support.fleet import Fleet
 from worker.engines.weights import ensure
 

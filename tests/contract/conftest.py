@@ -9,7 +9,8 @@ import pytest
 from shared.cli.valkey import Valkey
 from shared.connection import connect
 from shared.lanes import defaults
-from shared.settings import RedisSettings, WorkerSettings, load
+from shared.sections import RedisSettings, WorkerSettings
+from shared.settings import load
 from tests.support.desk import Desk
 from tests.support.engines import MAX_MODEL_LEN, SLOTS
 from tests.support.fleet import Fleet

@@ -9,7 +9,7 @@ from shared.broker import Broker
 from shared.cli.valkey import Valkey
 from shared.connection import connect, reachable
 from shared.errors import BrokerUnavailable
-from shared.settings import RedisSettings
+from shared.sections import RedisSettings
 from tests.support.desk import DONE, Desk
 
 

@@ -5,7 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from shared.settings import DEFAULT_EMBEDDER, load
+from shared.sections import DEFAULT_EMBEDDER
+from shared.settings import load
 from tests.support.engines import SLOTS, chat, embed, run
 from worker.engine import Ended, Work
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from shared.settings import DEFAULT_MODEL, load
+from shared.sections import DEFAULT_MODEL
+from shared.settings import load
 from tests.support.engines import PROMPTS, SLOTS, chat
 from worker.engine import Progressed, Work
 

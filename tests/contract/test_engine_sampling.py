@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from shared.settings import DEFAULT_MODEL, load
+from shared.sections import DEFAULT_MODEL
+from shared.settings import load
 from shared.wire import GenerateRequest, Guide, Sampling
 from tests.support.engines import PROMPTS, chat, run
 from worker.engine import Work

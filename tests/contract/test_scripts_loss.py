@@ -6,7 +6,7 @@ from shared.cli.valkey import Valkey
 from shared.connection import connect
 from shared.errors import BrokerUnavailable
 from shared.lease import Emission, Ending
-from shared.settings import RedisSettings
+from shared.sections import RedisSettings
 from tests.support.desk import DONE, Desk, piece
 from tests.support.ear import Ear
 from tests.support.stores import immortal_keys

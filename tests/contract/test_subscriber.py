@@ -8,7 +8,7 @@ import pytest
 from shared import subscriber
 from shared.cli.valkey import Valkey
 from shared.connection import connect, connect_subscriber
-from shared.settings import RedisSettings
+from shared.sections import RedisSettings
 from shared.subscriber import Subscriber
 from tests.support.proxy import proxied
 from tests.support.waiting import wait_until

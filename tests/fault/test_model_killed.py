@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.settings import DEFAULT_MODEL
+from shared.sections import DEFAULT_MODEL
 from tests.support.fleet import gather, stream_text
 from tests.support.waiting import wait_until
 

@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from shared.connection import connect_subscriber
-from shared.settings import RedisSettings
+from shared.sections import RedisSettings
 from tests.support.fleet import Fleet, Gateway, free_port
 from tests.support.waiting import wait_until
 from tests.unit.gateway.scripted import Stage, failed, scripted_worker

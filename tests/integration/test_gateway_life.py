@@ -12,7 +12,7 @@ import pytest
 from shared.cli.processes import spawn, stop
 from shared.cli.valkey import Valkey
 from shared.connection import connect, connect_subscriber
-from shared.settings import RedisSettings
+from shared.sections import RedisSettings
 from tests.integration.test_gateway import ASK, chat_body, data
 from tests.support.fleet import ROOT, Fleet, free_port
 from tests.support.waiting import wait_until

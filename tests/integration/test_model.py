@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from shared.settings import DEFAULT_MODEL, Settings
+from shared.sections import DEFAULT_MODEL
+from shared.settings import Settings
 from tests.support.fleet import gather, stream_text
 
 pytestmark = [pytest.mark.integration, pytest.mark.model, pytest.mark.timeout(600)]

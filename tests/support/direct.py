@@ -8,7 +8,7 @@ from shared.broker import Broker, Submission
 from shared.connection import connect, connect_subscriber
 from shared.keys import gateway_channel
 from shared.lanes import DEFAULTS, Lane
-from shared.settings import RedisSettings
+from shared.sections import RedisSettings
 from shared.subscriber import Subscriber
 from shared.wire import Frame, Frames, GenerateRequest, Sampling, decode
 from tests.support.waiting import wait_until

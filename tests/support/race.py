@@ -9,7 +9,7 @@ import sys
 from shared.connection import connect
 from shared.errors import LaneFull
 from shared.lanes import Lane
-from shared.settings import RedisSettings
+from shared.sections import RedisSettings
 from tests.support.desk import Desk
 
 AT_THE_LINE, GO = "race:ready", "race:go"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from shared.errors import InvalidRequest
 from shared.guides import PARAM
 from shared.lanes import Lane, defaults
-from shared.settings import WorkerSettings
+from shared.sections import WorkerSettings
 from shared.wire import GenerateRequest, Outcome, Prompt, TokenLogprob, Usage
 from worker.composer import Candidate, Composer
 from worker.engine import Ended, Event, Progressed, Work

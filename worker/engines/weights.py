@@ -15,7 +15,8 @@ from pathlib import Path
 from rich.console import Console
 
 from shared.errors import ConfigError
-from shared.settings import DEFAULT_EMBEDDER, DEFAULT_MODEL, load
+from shared.sections import DEFAULT_EMBEDDER, DEFAULT_MODEL
+from shared.settings import load
 
 SCRATCH = ".building-"
 ALL = "--built-in"

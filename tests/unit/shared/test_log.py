@@ -7,7 +7,7 @@ import pytest
 import structlog
 
 from shared import log
-from shared.settings import LogSettings
+from shared.sections import LogSettings
 
 PROMPT = "a secret of the client"
 

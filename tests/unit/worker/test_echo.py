@@ -5,7 +5,8 @@ import sys
 import pytest
 
 from shared.errors import ConfigError
-from shared.settings import EchoSettings, Settings, WorkerSettings
+from shared.sections import EchoSettings, WorkerSettings
+from shared.settings import Settings
 from shared.wire import GenerateRequest, Sampling
 from worker.engine import Ended, Progressed, Work
 from worker.engines import create

@@ -1,82 +1,17 @@
 """When a worker fetches, and how much, against a lease that only remembers what it was asked."""
 
 import asyncio
-from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 
-from shared.errors import BrokerUnavailable
-from shared.lanes import Lane
-from shared.lease import Assignment, Fetched
-from shared.settings import WorkerSettings
-from shared.wire import GenerateRequest, Sampling
 from tests.support.waiting import wait_until
-from worker.intake import Intake
-from worker.table import Table
-
-SLOTS = 4
-
-
-def assignment(number):
-    request = GenerateRequest(sampling=Sampling(seed=1), prompt="hi")
-    return Assignment("interactive", f"1-{number}", f"r{number}", 1, request, "", 60_000, 0, 0, ())
-
-
-class Queue:
-    """Stands in for the lease: hands out what was put in."""
-
-    def __init__(self):
-        self.waiting = []
-        self.orphans = []
-        self.fetches = []
-        self.taken = []
-        self.again = False
-        self.away = 0
-        self.reply = asyncio.Event()
-        self.reply.set()
-
-    async def fetch(self, rooms, total):
-        self.fetches.append(total)
-        if self.away:
-            self.away -= 1
-            raise BrokerUnavailable("away")
-        taken, self.waiting = self.waiting[:total], self.waiting[total:]
-        self.taken.append(len(taken))
-        await asyncio.sleep(0)
-        await self.reply.wait()
-        return Fetched(taken, {"interactive": len(self.waiting), "bulk": 0}, {"interactive": 0, "bulk": 0}, self.again)
-
-    async def claim(self, lanes, total, *, lease_ms, max_deaths):
-        taken, self.orphans = self.orphans[:total], self.orphans[total:]
-        return taken
+from tests.unit.worker.queues import SLOTS, Queue, assignment, between_steps, intake
 
 
 @pytest.fixture(autouse=True)
 def poll(monkeypatch):
     """No poll comes to the rescue, except where a test is about it."""
     monkeypatch.setattr("worker.intake.POLL_S", 3600)
-
-
-@asynccontextmanager
-async def intake(queue, window_ms=0.0, *, lanes=None, settings=None, **more):
-    table = Table()
-    lanes = lanes or {"interactive": Lane(weight=8, window_ms=window_ms), "bulk": Lane()}
-
-    def accept(assignments):
-        for one in assignments:
-            table.take(one)
-
-    running = Intake(queue, table, lanes, settings or WorkerSettings(), slots=SLOTS, accept=accept, **more)
-    task = asyncio.create_task(running.run())
-    yield running, table
-    running.close()
-    await task
-
-
-async def between_steps(running):
-    running.step_ended()
-    await running.between_steps()
 
 
 async def test_a_bell_fetches_at_once_without_waiting_for_the_poll():
@@ -235,88 +170,3 @@ async def test_the_bell_of_a_lane_it_does_not_serve_is_not_heard(lane):
         await asyncio.sleep(0.05)
 
         assert queue.fetches == []
-
-
-async def test_what_rings_while_a_step_runs_is_fetched_when_it_ends():
-    """Another worker may be able to start it first."""
-    queue = Queue()
-    async with intake(queue) as (running, table):
-        queue.waiting = [assignment(1)]
-        running.ring("interactive")
-        await wait_until(lambda: len(table) == 1, "the first one to be taken")
-
-        queue.waiting = [assignment(2)]
-        running.ring("interactive")
-        await asyncio.sleep(0.02)
-        assert len(queue.fetches) == 1
-
-        await between_steps(running)
-        assert len(table) == 2
-
-
-async def test_a_broker_that_does_not_answer_holds_no_step_up():
-    queue = Queue()
-    async with intake(queue) as (running, table):
-        queue.waiting = [assignment(1)]
-        running.ring("interactive")
-        await wait_until(lambda: len(table) == 1, "the first one to be taken")
-        queue.reply.clear()
-        queue.waiting = [assignment(2)]
-        running.ring("interactive")
-
-        await between_steps(running)
-
-        assert len(table) == 1
-        queue.reply.set()
-        await wait_until(lambda: len(table) == 2, "the fetch to come through")
-
-
-def bulk_of(number):
-    return replace(assignment(number), lane="bulk")
-
-
-async def test_bulk_gives_way_to_those_who_wait_and_no_more_than_they_need():
-    queue, gave_way = Queue(), []
-    lanes = {"interactive": Lane(weight=8), "bulk": Lane(preemptible=True)}
-    async with intake(queue, lanes=lanes, give_way=gave_way.append) as (running, table):
-        for number in range(SLOTS):
-            table.take(bulk_of(number))
-        table.settle([], table.take_orders())
-        queue.waiting = [assignment(8), assignment(9)]
-        running.ring("interactive")
-
-        await between_steps(running)
-        await wait_until(lambda: gave_way, "somebody to give way")
-
-    assert gave_way == [2]
-    assert table.used() == {"bulk": SLOTS, "interactive": 2}
-
-
-@pytest.mark.parametrize("batching", ["dynamic", "static"])
-async def test_a_batch_runs_to_its_end_before_the_next_is_taken(batching):
-    queue, policy = Queue(), WorkerSettings(batching=batching, batch_wait_ms=10)
-    async with intake(queue, settings=policy) as (running, table):
-        queue.waiting = [assignment(1), assignment(2)]
-        running.ring("interactive")
-        await wait_until(lambda: len(table) == 2, "a batch")
-        queue.waiting = [assignment(3)]
-        running.ring("interactive")
-        await between_steps(running)
-        running.slot_freed()
-        await asyncio.sleep(0.03)
-        assert len(table) == 2
-
-        table.release(table.assignments(), "lost")
-        table.settle([], table.take_orders())
-        running.slot_freed()
-        await wait_until(lambda: len(table) == 1, "the next batch")
-
-
-async def test_a_static_batch_waits_to_be_full():
-    queue = Queue()
-    async with intake(queue, settings=WorkerSettings(batching="static", batch_wait_ms=60_000)) as (running, table):
-        for number in range(SLOTS):
-            queue.waiting.append(assignment(number))
-            running.ring("interactive")
-            await asyncio.sleep(0.01)
-            assert len(table) == (SLOTS if number == SLOTS - 1 else 0)

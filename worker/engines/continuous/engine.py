@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shared.errors import InvalidRequest
 from shared.lanes import Lane
-from shared.settings import WorkerSettings
+from shared.sections import WorkerSettings
 from shared.wire import GenerateRequest, Outcome, TokenLogprob
 from worker.composer import Candidate, Composer
 from worker.engine import Ended, Event, Progressed, Work

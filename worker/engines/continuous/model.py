@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
 from shared.errors import ConfigError
-from shared.settings import WorkerSettings
+from shared.sections import WorkerSettings
 from worker.engines.continuous.attention import NAME, Blocks, KeyValues, pack
 from worker.engines.continuous.chunks import Chunk
 from worker.engines.continuous.sequence import Sequence

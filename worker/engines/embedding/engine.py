@@ -9,7 +9,7 @@ import numpy as np
 
 from shared.errors import InvalidRequest
 from shared.lanes import Lane
-from shared.settings import WorkerSettings
+from shared.sections import WorkerSettings
 from shared.wire import MAX_CHARS_PER_TOKEN, GenerateRequest, Outcome, Usage
 from worker.engine import Ended, Event, Work
 from worker.engines.embedding.batches import Input, Shares, buckets

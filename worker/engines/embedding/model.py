@@ -10,7 +10,7 @@ from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging
 
 from shared.errors import ConfigError
-from shared.settings import WorkerSettings
+from shared.sections import WorkerSettings
 from worker.engines.devices import LOADING_FAILURES, device_of, dtype_of
 from worker.engines.embedding.recipe import Recipe, read
 

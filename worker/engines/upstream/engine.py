@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 import httpx
 
 from shared.errors import ConfigError, InvalidRequest
-from shared.settings import WorkerSettings
+from shared.sections import WorkerSettings
 from shared.wire import MAX_CHARS_PER_TOKEN, ErrorInfo, GenerateRequest, Outcome, Prompt, TokenLogprob, Usage
 from worker.engine import Ended, Event, Progressed, Returned, Work
 from worker.engines.limits import TOO_LONG, output_limit, refusal, refuse_outsized, source

@@ -22,7 +22,7 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from shared.errors import ConfigError, InvalidRequest
-from shared.settings import WorkerSettings
+from shared.sections import WorkerSettings
 from shared.wire import ErrorInfo, GenerateRequest, Outcome, Prompt, TokenLogprob
 from worker.engine import Ended, Event, Progressed, Returned, Work
 from worker.engines.continuous.text import Codec
