@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from shared import settings
+from shared import sections, settings
 from shared.cli.config import example_text
 from shared.errors import ConfigError
 from shared.settings import load, rows
@@ -44,7 +44,7 @@ def test_nothing_set_gives_the_defaults():
 
     assert loaded.redis.url == "redis://127.0.0.1:6379/0"
     assert loaded.lanes["interactive"].weight == 8
-    assert loaded.worker.model_name == settings.DEFAULT_MODEL
+    assert loaded.worker.model_name == sections.DEFAULT_MODEL
     assert set(sources().values()) == {"default"}
 
 
@@ -205,7 +205,7 @@ def test_settings_cannot_be_changed():
 @pytest.mark.parametrize(
     ("variables", "name"),
     [
-        ({}, settings.DEFAULT_MODEL),
+        ({}, sections.DEFAULT_MODEL),
         ({"MODEL": "org/Some-Model"}, "Some-Model"),
         ({"MODEL": "/models/local/"}, "local"),
         ({"ENGINE": "echo"}, "echo"),
