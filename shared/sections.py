@@ -99,6 +99,9 @@ class WorkerSettings(Section):
         default=4096, ge=0, description="Tokens whose keys and values are kept for prompts that begin alike; 0: none"
     )
     embed_batch_tokens: int = Field(default=1024, ge=1, description="Tokens that one step of the embedding engine runs")
+    quantization: Literal["none", "int8"] = Field(
+        default="none", description="int8: weights of the continuous engine in 8 bits; faster, and not exact"
+    )
     threads: int = Field(default=0, ge=0, description="CPU threads of the engine; 0: one a core")
     lease_s: Seconds = Field(
         default=10, ge=0.5, description="A silent worker's requests go to another after this long; the same for all"

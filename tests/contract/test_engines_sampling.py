@@ -5,7 +5,7 @@ import random
 import pytest
 
 from shared.wire import GenerateRequest, Sampling
-from tests.support.engines import SLOTS, chat, run
+from tests.support.engines import SLOTS, chat, has_ids, run
 from worker.engine import Ended, Work
 
 
@@ -21,6 +21,8 @@ def completion(prompt="The sea is", **sampling):
 
 
 def test_a_stop_token_ends_the_answer_and_is_not_shown(engine):
+    if not has_ids(engine):
+        pytest.skip("an upstream's tokens have no ids that we know")
     whole = alone(engine, completion())
     stopped = alone(engine, completion(stop_token_ids=(whole.ids[2],)))
 
@@ -42,7 +44,7 @@ def test_log_probabilities_come_with_every_token_that_asks_for_them(engine):
     told = alone(engine, completion(logprobs=2))
     silent = alone(engine, completion())
 
-    assert len(told.logprobs) == len(told.ids)
+    assert len(told.logprobs) == told.tokens
     assert all(one.logprob <= 0 for one in told.logprobs)
     assert b"".join(one.raw for one in told.logprobs).decode() == told.text == silent.text
     assert silent.logprobs == []
@@ -50,6 +52,8 @@ def test_log_probabilities_come_with_every_token_that_asks_for_them(engine):
 
 @pytest.mark.parametrize("max_tokens", [0, 1, 4])
 def test_a_prompt_is_told_once_with_as_many_tokens_as_it_has(engine, max_tokens):
+    if not has_ids(engine):
+        pytest.skip("an upstream's prompt is told as text only")
     told = alone(engine, completion("The sea is wide and blue", echo=True, logprobs=1, max_tokens=max_tokens))
     text = alone(engine, completion("The sea is wide and blue", echo=True, max_tokens=max_tokens))
 

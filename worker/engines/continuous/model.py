@@ -3,6 +3,7 @@
 from collections.abc import Sequence as Series
 from typing import Any
 
+import structlog
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -12,12 +13,15 @@ from shared.errors import ConfigError
 from shared.sections import WorkerSettings
 from worker.engines.continuous.attention import NAME, Blocks, KeyValues, pack
 from worker.engines.continuous.chunks import Chunk
+from worker.engines.continuous.quantized import quantize_and_compare
 from worker.engines.continuous.sequence import Sequence
 from worker.engines.devices import LOADING_FAILURES, device_of, dtype_of
 
 LAYER_TYPES = {"full_attention", "sliding_attention"}  # the latter is refused where its window is too short
 LENGTH_DEPENDENT_ROPE = {"dynamic", "longrope"}
 PROBE_TOKENS = 12
+
+log = structlog.get_logger()
 
 
 class Model:
@@ -50,7 +54,11 @@ class Model:
                 f"cannot load BUSWAY_WORKER__MODEL={settings.model}: {error} (it takes the built-in name, a local "
                 "folder with a model, or a Hugging Face id that this machine can reach or has in its cache)"
             ) from error
-        return cls(network.to(device).eval(), slots=settings.slots, max_model_len=settings.max_model_len)
+        network.to(device).eval()
+        if settings.quantization == "int8":
+            told = quantize_and_compare(network)
+            log.info("model.quantized", **{name: round(value, 5) for name, value in told.items()})
+        return cls(network, slots=settings.slots, max_model_len=settings.max_model_len)
 
     @property
     def end_ids(self) -> frozenset[int]:
