@@ -123,6 +123,11 @@ class WorkerSettings(Section):
         return self.engine not in {"echo", "upstream"}
 
     @property
+    def generates(self) -> bool:
+        """The engine answers; it does not make embeddings."""
+        return self.engine != "embedding"
+
+    @property
     def model_name(self) -> str:
         """The name under which the model is served."""
         return self.served_model_name or ("echo" if self.engine == "echo" else self.model.rstrip("/").split("/")[-1])

@@ -123,9 +123,9 @@ class Fleet:
         pids = [one.pid for one in self._workers]
         self._meanwhile(lambda: await_workers(redis, pids, READY_WITHIN_S))
         self._meanwhile(lambda: Client(url, key).await_ready(READY_WITHIN_S))
-        if self._plan.check:
+        if self._plan.check and settings.worker.generates:
             self._meanwhile(lambda: try_out.ask(Client(url, key), settings.worker.model_name))
-        say(f"\n{try_out.curl(url, settings.worker.model_name, has_key=bool(key))}\n")
+        say(f"\n{try_out.curl(url, settings.worker, has_key=bool(key))}\n")
         say(f"ready {url}")
 
     def _start_broker(self) -> str:

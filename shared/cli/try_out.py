@@ -5,6 +5,7 @@ import time
 
 from shared.cli.client import ChatError, Client
 from shared.cli.say import say
+from shared.sections import WorkerSettings
 
 QUESTION = "What is the capital of France?"
 MAX_TOKENS = 24
@@ -24,9 +25,13 @@ def ask(client: Client, model: str) -> None:
     say(f"\ncheck: first token after {first_s:.2f} s")
 
 
-def curl(url: str, model: str, *, has_key: bool) -> str:
-    """A command that asks the same in a shell."""
-    body = {"model": model, "stream": True, "messages": [{"role": "user", "content": QUESTION}]}
+def curl(url: str, worker: WorkerSettings, *, has_key: bool) -> str:
+    """A command that asks the same in a shell; where it is no question of answers, for an embedding."""
+    if worker.generates:
+        path, body = "chat/completions", {"stream": True, "messages": [{"role": "user", "content": QUESTION}]}
+    else:
+        path, body = "embeddings", {"input": QUESTION}
     key = ' -H "authorization: Bearer $API_KEY"' if has_key else ""
-    quoted = json.dumps(body).replace("'", "'\\''")  # ends the quotes, adds one, opens them again
-    return f"curl -N {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{quoted}'"
+    told = json.dumps({"model": worker.model_name, **body})
+    quoted = told.replace("'", "'\\''")  # ends the quotes, adds one, opens them again
+    return f"curl -N {url}/v1/{path} -H 'content-type: application/json'{key} -d '{quoted}'"

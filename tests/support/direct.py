@@ -42,15 +42,26 @@ class Direct:
 
     async def ask(self, prompt: str, *, lane: str = "interactive", deadline_ms: int | None = None, **sampling) -> str:
         """Enqueue; returns the request's id."""
+        request = GenerateRequest(sampling=Sampling(**{"seed": 1, "temperature": 0, **sampling}), prompt=prompt)
+        return await self.send(request, lane=lane, deadline_ms=deadline_ms, cost_tokens=len(prompt) // 4 + 16)
+
+    async def send(
+        self,
+        request: GenerateRequest,
+        *,
+        lane: str = "interactive",
+        deadline_ms: int | None = None,
+        cost_tokens: int = 16,
+    ) -> str:
+        """Enqueue any request; returns its id."""
         request_id = secrets.token_hex(8)
         self.frames[request_id] = []
-        request = GenerateRequest(sampling=Sampling(**{"seed": 1, "temperature": 0, **sampling}), prompt=prompt)
         submission = Submission(
             id=request_id,
             model=self.model,
             lane=lane,
             request=request,
-            cost_tokens=len(prompt) // 4 + 16,
+            cost_tokens=cost_tokens,
             channel=self.channel,
             deadline_ms=deadline_ms,
         )

@@ -4,6 +4,7 @@ from shared.errors import InvalidRequest
 from shared.wire import MAX_CHARS_PER_TOKEN, ErrorInfo, GenerateRequest, Outcome
 
 TOO_LONG = "context_length_exceeded"
+NO_TOKENS = "The prompt has no tokens."
 
 
 def source(request: GenerateRequest) -> str:
@@ -47,11 +48,17 @@ def refuse_outsized(request: GenerateRequest, max_model_len: int) -> None:
         raise InvalidRequest(f"{context} {problem}", param=param, code=TOO_LONG)
 
 
+def refuse_empty(request: GenerateRequest) -> None:
+    """InvalidRequest if there is plainly nothing to go on from; a chat is never empty, its template adds tokens."""
+    if request.messages is None and not request.prompt:
+        raise InvalidRequest(NO_TOKENS, param=source(request))
+
+
 def output_limit(request: GenerateRequest, prompt_tokens: int, max_model_len: int) -> int:
     """Tokens that the request may produce; InvalidRequest if its prompt is empty or does not fit."""
     param = source(request)
     if prompt_tokens == 0:
-        raise InvalidRequest("The prompt has no tokens.", param=param)
+        raise InvalidRequest(NO_TOKENS, param=param)
     context = f"This model's maximum context length is {max_model_len} tokens."
     if prompt_tokens >= max_model_len:
         problem = f"However, the {param} resulted in {prompt_tokens} tokens, which leaves no room for an answer."

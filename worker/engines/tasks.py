@@ -15,7 +15,7 @@ from shared.wire import GenerateRequest, Outcome
 from worker.engine import Ended, Event, Progressed, Work
 from worker.engines.limits import refusal
 
-STEP_WAIT_S = 0.05
+STEP_WAIT_S = 0.02
 CLOSE_S = 10.0
 
 T = TypeVar("T")

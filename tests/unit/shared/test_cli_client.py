@@ -8,6 +8,7 @@ import pytest
 from shared.cli import sse
 from shared.cli.client import ChatError, Client
 from shared.cli.try_out import ask, curl
+from shared.sections import WorkerSettings
 
 
 def chunk(text):
@@ -117,5 +118,10 @@ def test_an_empty_answer_fails_the_check():
 
 
 def test_the_curl_line_never_shows_a_key():
-    assert "$API_KEY" in curl("http://h", "it's", has_key=True)
-    assert "authorization" not in curl("http://h", "m", has_key=False)
+    assert "$API_KEY" in curl("http://h", WorkerSettings(model="it's"), has_key=True)
+    assert "authorization" not in curl("http://h", WorkerSettings(), has_key=False)
+
+
+def test_the_curl_line_asks_for_what_the_engine_makes():
+    assert "/v1/embeddings " in curl("http://h", WorkerSettings(engine="embedding"), has_key=False)
+    assert "/v1/chat/completions " in curl("http://h", WorkerSettings(engine="upstream"), has_key=False)

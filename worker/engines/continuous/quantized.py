@@ -20,6 +20,11 @@ COMPARED = 64
 class Int8Linear(nn.Module):
     """Stands in for a linear layer."""
 
+    packed: Tensor
+    scale: Tensor
+    scale16: Tensor
+    bias: Tensor | None
+
     def __init__(self, source: nn.Linear) -> None:
         super().__init__()
         weight = source.weight.detach().float()

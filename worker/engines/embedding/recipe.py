@@ -31,6 +31,8 @@ def read(source: str) -> Recipe | None:
     kinds = {str(module["type"]).rsplit(".", 1)[-1]: module["path"] for module in modules}
     if strange := set(kinds) - {"Transformer", "Pooling", "Normalize"}:
         raise ConfigError(f"the embedding engine does not know the modules {sorted(strange)} of {source}")
+    if below := kinds.get("Transformer"):
+        raise ConfigError(f"the weights of {source} are in {below}; name that folder instead")
     limits = _json(source, "sentence_bert_config.json") or {}
     pooling = _json(source, f"{kinds['Pooling']}/config.json") if "Pooling" in kinds else None
     return Recipe(

@@ -65,7 +65,7 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
             told[name] = value
     for name, neutral in BEYOND.items():
         if (value := getattr(sampling, name)) != neutral:
-            told[name] = value
+            told[name] = list(value) if isinstance(value, tuple) else value
     if sampling.max_tokens is not None:
         told["max_tokens"] = sampling.max_tokens
     if sampling.stop:

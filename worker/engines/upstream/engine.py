@@ -16,7 +16,7 @@ from shared.errors import ConfigError, InvalidRequest
 from shared.sections import WorkerSettings
 from shared.wire import MAX_CHARS_PER_TOKEN, ErrorInfo, GenerateRequest, Outcome, Prompt, TokenLogprob, Usage
 from worker.engine import Ended, Event, Progressed, Returned, Work
-from worker.engines.limits import TOO_LONG, output_limit, refusal, refuse_outsized, source
+from worker.engines.limits import TOO_LONG, refusal, refuse_empty, refuse_outsized, source
 from worker.engines.tasks import TaskEngine
 from worker.engines.upstream.body import body, path, prompt_of
 from worker.engines.upstream.health import Health
@@ -96,7 +96,7 @@ class UpstreamEngine(TaskEngine):
     def __init__(self, settings: WorkerSettings, transport: httpx.AsyncBaseTransport | None = None) -> None:
         """`transport` stands in for the network in tests. ConfigError if no upstream is named."""
         upstream = settings.upstream
-        if not upstream.url.startswith(("http://", "https://")):
+        if not _is_url(upstream.url):
             raise ConfigError("the upstream engine needs BUSWAY_WORKER__UPSTREAM__URL, such as http://host:8000/v1")
         super().__init__(settings.model_name, slots=settings.slots, max_model_len=settings.max_model_len)
         self._base = upstream.url.rstrip("/")
@@ -112,9 +112,8 @@ class UpstreamEngine(TaskEngine):
 
     def refuse(self, request: GenerateRequest) -> None:
         refuse_outsized(request, self.max_model_len)
+        refuse_empty(request)
         prompt_of(request)
-        if request.messages is None and not request.prompt:
-            output_limit(request, 0, self.max_model_len)
 
     def count(self, event: Progressed) -> int:
         return len(event.logprobs) or 1
@@ -169,7 +168,7 @@ class UpstreamEngine(TaskEngine):
         self._health.failed(str(error), error.pause_s)
         if not error.may_be_the_request:
             return Returned(work.id)
-        request_id = work.id.split("#")[0]
+        request_id = work.id.split("#")[0]  # without the number of the attempt
         failures = self._failures.pop(request_id, 0) + 1
         if failures >= self._max_failures:
             problem = f"The upstream failed {failures} times with this request."
@@ -187,6 +186,14 @@ class UpstreamEngine(TaskEngine):
             return type(error).__name__
         well = response.status_code < 500 and response.status_code not in {401, 403}
         return None if well else f"it answers {response.status_code}"
+
+
+def _is_url(text: str) -> bool:
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL:
+        return False
+    return url.scheme in {"http", "https"} and bool(url.host)
 
 
 async def _head(response: httpx.Response) -> bytes:

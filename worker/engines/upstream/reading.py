@@ -59,7 +59,7 @@ async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
             elif not line and parts:
                 yield "\n".join(parts)
                 parts = []
-        if len(rest) > MAX_EVENT_BYTES or len(parts) > MAX_EVENT_BYTES:
+        if len(rest) + sum(map(len, parts)) > MAX_EVENT_BYTES:
             raise AwayError("the upstream sends an event without end")
 
 

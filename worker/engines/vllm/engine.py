@@ -26,7 +26,7 @@ from shared.sections import WorkerSettings
 from shared.wire import ErrorInfo, GenerateRequest, Outcome, Prompt, TokenLogprob
 from worker.engine import Ended, Event, Progressed, Returned, Work
 from worker.engines.continuous.text import Codec
-from worker.engines.limits import output_limit, refusal, refuse_outsized
+from worker.engines.limits import output_limit, refusal, refuse_empty, refuse_outsized
 from worker.engines.tasks import TaskEngine
 from worker.engines.vllm.answer import Answer
 from worker.engines.vllm.mapping import guide_fields, must_repeat, sampling_fields
@@ -66,7 +66,7 @@ class VllmEngine(TaskEngine):
 
     def refuse(self, request: GenerateRequest) -> None:
         refuse_outsized(request, self.max_model_len)
-        output_limit(request, len(self._codec.encode(request)), self.max_model_len)
+        refuse_empty(request)
 
     def count(self, event: Progressed) -> int:
         return len(event.ids)
@@ -85,6 +85,7 @@ class VllmEngine(TaskEngine):
     async def shut(self) -> None:
         if hasattr(self, "_llm"):
             self._llm.shutdown()
+            del self._llm  # it shuts down again when it is collected, which must not be at the interpreter's end
 
     async def _generate(self, work: Work) -> AsyncGenerator[Event, None]:
         request = work.request
