@@ -209,7 +209,7 @@ def test_settings_cannot_be_changed():
         ({"MODEL": "org/Some-Model"}, "Some-Model"),
         ({"MODEL": "/models/local/"}, "local"),
         ({"ENGINE": "echo"}, "echo"),
-        ({"ENGINE": "embedding"}, settings.DEFAULT_EMBEDDER),
+        ({"ENGINE": "embedding"}, sections.DEFAULT_EMBEDDER),
         ({"ENGINE": "embedding", "MODEL": "org/Another"}, "Another"),
         ({"ENGINE": "echo", "SERVED_MODEL_NAME": "mine"}, "mine"),
     ],
