@@ -35,7 +35,7 @@ class BoundedProtocol(HttpToolsProtocol):
             # httptools leaves the body of a request that offers an upgrade to whoever takes the offer. Nobody does.
             head, end, rest = data.partition(_END_OF_HEAD)
             data = _UPGRADE.sub(b"\r\nx-offered-upgrade:", head) + end + rest
-        self._head_bytes += len(data)
+            self._head_bytes += len(data)
         super().data_received(data)
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"The headers exceed {MAX_HEAD_BYTES} bytes.")
@@ -50,6 +50,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
+        self._head_bytes = 0
         self._in_head = True  # of the next request, if one comes; until its first byte, keep-alive bounds the wait
 
     def send_400_response(self, msg: str) -> None:
