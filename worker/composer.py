@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from shared.lanes import Lane
 from worker.pace import Pace
 
+MOST_STRETCH = 2.2
+"""Prompts make a step at most so many times as long as its decodes alone."""
 QUANTUM = 16
 """The oldest prompt advances by so many tokens a step at least, whatever else is in it."""
 
@@ -152,7 +154,10 @@ class Composer:
         left = self._prefill_tokens - step.prefill
         cost_ms = self.pace.costs_ms[2]
         if self.pace.is_known and cost_ms > 0:
-            spare_ms = self.budget_ms - self.pace.predict_ms(step.decodes, step.prefill)
+            most_ms = self.budget_ms
+            if step.decodes:
+                most_ms = min(most_ms, MOST_STRETCH * self.pace.predict_ms(step.decodes, 0))
+            spare_ms = most_ms - self.pace.predict_ms(step.decodes, step.prefill)
             left = min(left, int(spare_ms / cost_ms))
         return max(left, 0)
 

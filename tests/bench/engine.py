@@ -3,7 +3,7 @@
 Tokens a second at 1, 8 and 16 requests at once (64-token prompts, 64 new tokens, greedy) and for a burst of 32
 (prompts of 24 to 96, answers of 16 to 128 tokens, 16 slots). In turn within each repeat: this engine, plain `generate`
 (a static batch, padded), transformers' continuous batching manager, and this engine with int8 weights.
-`--contestants` chooses; vLLM is measured through its own server by `busway bench`.
+`--contestants` chooses; vLLM is one only in an environment that has it.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from shared.sections import DEFAULT_MODEL, WorkerSettings
 from shared.settings import load
 from shared.wire import GenerateRequest, Sampling
 from tests.bench.rig import report, said, say, spread
-from worker.engine import Work
+from worker.engine import Engine, Work
 from worker.engines.continuous.engine import ContinuousEngine
 from worker.engines.weights import ensure
 
@@ -46,6 +46,15 @@ def jobs(name: str) -> list[Job]:
 def request(ids: list[int], count: int) -> GenerateRequest:
     sampling = Sampling(seed=1, temperature=0, max_tokens=count, ignore_eos=True)
     return GenerateRequest(sampling=sampling, prompt=tuple(ids))
+
+
+def drive(engine: Engine, work: list[Job]) -> None:
+    """Run the jobs as slots come free."""
+    waiting = [Work(str(n), request(ids, count)) for n, (ids, count) in enumerate(work)]
+    while waiting or engine.free_slots < SLOTS:
+        while waiting and engine.free_slots:
+            engine.add(waiting.pop(0))
+        engine.step()
 
 
 class Ours:
@@ -74,6 +83,19 @@ class Ours:
             while waiting and self._engine.free_slots:
                 self._engine.add(waiting.pop(0))
             self._engine.step()
+
+
+class Vllm:
+    """vLLM in this process, through its adapter; in an environment of its own (`busway[vllm]`)."""
+
+    def __init__(self, source: str) -> None:
+        from worker.engines.vllm.engine import VllmEngine
+
+        settings = {"engine": "vllm", "model": source, "slots": SLOTS, "max_model_len": 256, "dtype": "float32"}
+        self._engine = VllmEngine.load(WorkerSettings.model_validate(settings), load().cache_dir)
+
+    def __call__(self, work: list[Job]) -> None:
+        drive(self._engine, work)
 
 
 class Generate:
@@ -125,6 +147,7 @@ CONTESTANTS: dict[str, Callable[[str], Callable[[list[Job]], None]]] = {
     "busway": Ours,
     "generate": Generate,
     "manager": Manager,
+    "vllm": Vllm,
     "busway int8": lambda source: Ours(source, "int8"),
 }
 
@@ -133,7 +156,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS))
+    parser.add_argument(
+        "--contestants", nargs="+", choices=CONTESTANTS, default=[name for name in CONTESTANTS if name != "vllm"]
+    )
     parser.add_argument("--cases", nargs="+", default=["1", "8", "16", "burst"])
     options = parser.parse_args()
     logging.disable_progress_bar()

@@ -95,7 +95,10 @@ class Packing:
     rows: Tensor | None
     """Of each decode, in `low` to `high`; None if they are all of them."""
     allowed: Tensor | None
+    """None: a decode may attend to all `length` positions."""
     prefills: tuple[Prefill, ...]
+    lone: tuple[int, int] | None
+    """Slot and position of the only token; None if there are more."""
 
 
 def pack(chunks: Sequence[Chunk], storage: KeyValues, device: torch.device) -> Packing:
@@ -107,7 +110,9 @@ def pack(chunks: Sequence[Chunk], storage: KeyValues, device: torch.device) -> P
     rows = allowed = None
     if decodes:
         low, high = int(slots[0]), int(slots[decodes - 1]) + 1
-        length = min(-(-(int(positions[:decodes].max()) + 1) // ROUND_TO) * ROUND_TO, storage.length)
+        length = int(positions[:decodes].max()) + 1
+    if decodes > 1:
+        length = min(-(-length // ROUND_TO) * ROUND_TO, storage.length)
         ends = torch.zeros(high - low, dtype=torch.long)
         ends[slots[:decodes] - low] = positions[:decodes]
         allowed = (torch.arange(length) <= ends[:, None])[:, None, None].to(device)
@@ -119,7 +124,8 @@ def pack(chunks: Sequence[Chunk], storage: KeyValues, device: torch.device) -> P
         prefills.append(Prefill(first, last, chunk.sequence.slot, chunk.end, causal))
         first = last
     on_device = slots.to(device), positions.to(device)
-    return Packing(storage, *on_device, decodes, low, high, length, rows, allowed, tuple(prefills))
+    lone = (int(slots[0]), int(positions[0])) if len(slots) == 1 else None
+    return Packing(storage, *on_device, decodes, low, high, length, rows, allowed, tuple(prefills), lone)
 
 
 def attend(
@@ -135,8 +141,13 @@ def attend(
     packing: Packing = given["packing"]
     _refuse_unsupported(packing, given)
     keys, values = packing.storage.layer(module.layer_idx, key, value)
-    keys[packing.slots, :, packing.positions] = key[0].transpose(0, 1)
-    values[packing.slots, :, packing.positions] = value[0].transpose(0, 1)
+    if packing.lone is not None:
+        slot, position = packing.lone
+        keys[slot, :, position] = key[0, :, 0]
+        values[slot, :, position] = value[0, :, 0]
+    else:
+        keys[packing.slots, :, packing.positions] = key[0].transpose(0, 1)
+        values[packing.slots, :, packing.positions] = value[0].transpose(0, 1)
     parts = []
     if packing.decodes:
         parts.append(_decode(packing, query, keys, values, scaling))

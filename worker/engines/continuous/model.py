@@ -13,6 +13,7 @@ from shared.errors import ConfigError
 from shared.sections import WorkerSettings
 from worker.engines.continuous.attention import NAME, Blocks, KeyValues, pack
 from worker.engines.continuous.chunks import Chunk
+from worker.engines.continuous.faster import speed_up
 from worker.engines.continuous.quantized import quantize_and_compare
 from worker.engines.continuous.sequence import Sequence
 from worker.engines.devices import LOADING_FAILURES, device_of, dtype_of
@@ -37,6 +38,7 @@ class Model:
         self._device: torch.device = network.device
         self._storage = KeyValues(slots, self.max_model_len)
         expected = self._probe_plainly()
+        speed_up(network)
         network.set_attn_implementation(NAME)
         self._check(expected, config.num_hidden_layers)
 

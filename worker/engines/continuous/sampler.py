@@ -101,11 +101,12 @@ def choose(logits: Tensor, rows: Sequence[Row]) -> list[Pick]:
     _bias(logits, rows)
     _penalise(logits, rows)
     _restrict(logits, rows)
-    tokens = logits.argmax(dim=-1)
+    tokens = torch.empty(len(rows), dtype=torch.long, device=logits.device)
     drawn = [number for number, row in enumerate(rows) if row.sampling.temperature >= GREEDY_BELOW]
+    if greedy := [number for number, row in enumerate(rows) if row.sampling.temperature < GREEDY_BELOW]:
+        tokens[greedy] = _part(logits, greedy).argmax(dim=-1)
     if drawn:
-        scores = logits if len(drawn) == len(rows) else logits[drawn]
-        tokens[drawn] = _sample(scores.float(), [rows[number] for number in drawn])
+        tokens[drawn] = _sample(_part(logits, drawn).float(), [rows[number] for number in drawn])
     ids: list[int] = tokens.tolist()
     return [one.of(token) if one else Pick(token) for one, token in zip(told, ids, strict=True)]
 
@@ -193,42 +194,66 @@ def _restrict(logits: Tensor, rows: Sequence[Row]) -> None:
 
 
 def _sample(scores: Tensor, rows: Sequence[Row]) -> Tensor:
-    """A token for each row of scores."""
+    """A token for each row of scores, which are changed in place: new memory costs more than the arithmetic."""
     samplings = [row.sampling for row in rows]
-    scores = scores / scores.new_tensor([one.temperature for one in samplings])[:, None]
-    _keep_likely(scores, samplings)
+    scores.div_(scores.new_tensor([one.temperature for one in samplings])[:, None])
+    best = scores.amax(dim=-1, keepdim=True)
+    _keep_likely(scores, best, samplings)
     _keep_best(scores, samplings)
-    probabilities = torch.softmax(scores, dim=-1)
-    tokens = _pick(probabilities, _states(rows, 0, scores.device))
+    weights = scores.sub_(best).exp_()  # probabilities but for a factor
+    tokens = _pick(weights, _states(rows, 0, scores.device))
     undecided = [number for number, one in enumerate(samplings) if one.top_p < 1]
-    for trial in range(1, MOST_TRIALS):
-        if not undecided:
-            return tokens
-        undecided = _retry(probabilities, tokens, undecided, rows, trial)
-    tokens[undecided] = probabilities[undecided].argmax(dim=-1)
+    if undecided:
+        top_p = torch.tensor([one.top_p for one in samplings], dtype=torch.float64, device=weights.device)
+        wanted = _sum(weights) * top_p.clamp(min=1e-12)
+        for trial in range(1, MOST_TRIALS):
+            states = _states(rows, trial, weights.device)
+            undecided = _retry(weights, wanted, tokens, undecided, states)
+            if not undecided:
+                return tokens
+        tokens[undecided] = weights[undecided].argmax(dim=-1)
     return tokens
 
 
-def _retry(probabilities: Tensor, tokens: Tensor, undecided: list[int], rows: Sequence[Row], trial: int) -> list[int]:
+def _retry(weights: Tensor, wanted: Tensor, tokens: Tensor, undecided: list[int], states: Tensor) -> list[int]:
     """Draw again where a token is not among the likeliest that make up top_p; returns the rows where that was so.
 
     Nothing is sorted: a token belongs to them if those that are likelier make up less than top_p. If it does not,
     then neither does any that is as unlikely, so these go too, and the rest still holds all that belong
     (rejection with a rising pivot, as FlashInfer samples).
     """
-    whole = probabilities if len(undecided) == len(rows) else probabilities[undecided]
+    whole = _part(weights, undecided)
     own = whole.gather(1, tokens[undecided][:, None])
-    likelier = torch.where(whole > own, whole, 0.0)
-    wanted = torch.tensor([rows[number].sampling.top_p for number in undecided], dtype=torch.float64)
-    outside = likelier.sum(dim=-1, dtype=torch.float64) >= wanted.to(whole.device).clamp(min=1e-12)
-    # What was cut in an earlier trial made the sums smaller, never those of what is likelier: they are whole.
-    places = outside.nonzero()[:, 0].tolist()
+    blocks = _blocks(whole)
+    # Most blocks of a peaked distribution hold nothing that is likelier, and need not be added up.
+    row, at = (blocks.amax(dim=-1) > own).nonzero(as_tuple=True)
+    some = blocks[row, at]
+    sums = (some * (some > own[row])).sum(dim=-1).double()
+    # What was cut in an earlier trial was never likelier than what is looked at now: the sums are whole.
+    likelier = torch.zeros_like(wanted[undecided]).index_add_(0, row, sums)
+    places = (likelier >= wanted[undecided]).nonzero()[:, 0].tolist()
     again = [undecided[place] for place in places]
     if again:
-        left = likelier[places]
-        probabilities[again] = left
-        tokens[again] = _pick(left, _states([rows[number] for number in again], trial, whole.device))
+        left = whole[places]
+        left *= left > own[places]
+        weights[again] = left
+        tokens[again] = _pick(left, states[again])
     return again
+
+
+def _part(scores: Tensor, rows: list[int]) -> Tensor:
+    """These rows: the very scores if they are all of them, a copy otherwise."""
+    return scores if len(rows) == len(scores) else scores[rows]
+
+
+def _sum(weights: Tensor) -> Tensor:
+    """Of each row, in float64; over blocks first, as converting all numbers takes longer than adding them."""
+    return _blocks(weights).sum(dim=-1).sum(dim=-1, dtype=torch.float64)
+
+
+def _blocks(weights: Tensor) -> Tensor:
+    missing = -weights.shape[-1] % BLOCK
+    return (pad(weights, (0, missing)) if missing else weights).unflatten(-1, (-1, BLOCK))
 
 
 def _states(rows: Sequence[Row], trial: int, device: torch.device) -> Tensor:
@@ -236,13 +261,12 @@ def _states(rows: Sequence[Row], trial: int, device: torch.device) -> Tensor:
     return torch.tensor(numbers, dtype=torch.int64, device=device)
 
 
-def _keep_likely(scores: Tensor, samplings: Sequence[Sampling]) -> None:
+def _keep_likely(scores: Tensor, best: Tensor, samplings: Sequence[Sampling]) -> None:
     """min_p: out with what is less likely than this share of the likeliest."""
     rows = [number for number, one in enumerate(samplings) if one.min_p > 0]
     if rows:
         share = scores.new_tensor([samplings[number].min_p for number in rows]).log()[:, None]
-        part = scores[rows]
-        scores[rows] = part.masked_fill_(part < part.amax(dim=-1, keepdim=True) + share, -torch.inf)
+        _cut(scores, rows, best[rows] + share)
 
 
 def _keep_best(scores: Tensor, samplings: Sequence[Sampling]) -> None:
@@ -250,21 +274,27 @@ def _keep_best(scores: Tensor, samplings: Sequence[Sampling]) -> None:
     rows = [number for number, one in enumerate(samplings) if 0 < one.top_k < scores.shape[-1]]
     if rows:
         ks = [samplings[number].top_k for number in rows]
-        part = scores[rows]
-        best = part.topk(max(ks), dim=-1).values
-        least = best.gather(1, torch.tensor(ks, device=scores.device)[:, None] - 1)
-        scores[rows] = part.masked_fill_(part < least, -torch.inf)
+        best = _part(scores, rows).topk(max(ks), dim=-1).values
+        _cut(scores, rows, best.gather(1, torch.tensor(ks, device=scores.device)[:, None] - 1))
 
 
-def _pick(probabilities: Tensor, states: Tensor) -> Tensor:
-    """A token of each row by the Gumbel-max trick, its block of the vocabulary first; rows need not sum to 1.
+def _cut(scores: Tensor, rows: list[int], least: Tensor) -> None:
+    """Out with what scores less than this, in these rows."""
+    part = _part(scores, rows)
+    part.masked_fill_(part < least, -torch.inf)
+    if part is not scores:
+        scores[rows] = part
+
+
+def _pick(weights: Tensor, states: Tensor) -> Tensor:
+    """A token of each row by the Gumbel-max trick, its block of the vocabulary first; the rows need not sum to 1.
 
     A token wins by the ratio of two probabilities, so the rounding that differs from batch to batch changes an answer
     only if two are level. Along a cumulative distribution each of thousands of rare tokens has an edge to fall over.
     """
-    blocks = pad(probabilities, (0, -probabilities.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    blocks = _blocks(weights)
     count = blocks.shape[1]
     noise = -(-uniform(states, count + BLOCK).log()).log()
-    block = (blocks.sum(dim=-1, dtype=torch.float64).log() + noise[:, :count]).argmax(dim=-1)
+    block = (blocks.sum(dim=-1).double().log() + noise[:, :count]).argmax(dim=-1)
     inside = blocks[torch.arange(len(blocks), device=block.device), block].double().log() + noise[:, count:]
     return block * BLOCK + inside.argmax(dim=-1)
