@@ -37,8 +37,9 @@ check: dev ## Lint, formatting, types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
-bench: dev ## Measure what the queue costs; ARGS="--json FILE"
-	@$(BIN)/python -m tests.bench.overhead $(ARGS)
+bench: dev model ## Measure: the queue, the lanes, the policies, the engine
+	@for name in overhead interference batching engine; do \
+		echo "==> $$name" && $(BIN)/python -m tests.bench.$$name $(ARGS) || exit 1; done
 
 clean: ## Remove the environment and all that is built; the model and .busway/ stay
 	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis
