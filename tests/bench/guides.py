@@ -60,6 +60,21 @@ def works() -> list[Work]:
     return made
 
 
+def answers(engine: ContinuousEngine) -> tuple[dict[str, str], dict[str, Any]]:
+    """Text and outcome of all works."""
+    waiting, texts, ends = works(), {}, {}
+    while waiting or engine.free_slots < engine.slots:
+        while waiting and engine.free_slots:
+            texts[waiting[0].id] = ""
+            engine.add(waiting.pop(0))
+        for event in engine.step():
+            if isinstance(event, Progressed):
+                texts[event.id] += event.text
+            elif isinstance(event, Ended):
+                ends[event.id] = event.outcome
+    return texts, ends
+
+
 def main() -> int:
     """Exit status 1 if a finished answer is not valid."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -77,16 +92,7 @@ def main() -> int:
         return allowed
 
     module.Guide.allowed = timed
-    waiting, texts, ends = works(), {}, {}
-    while waiting or engine.free_slots < engine.slots:
-        while waiting and engine.free_slots:
-            texts[waiting[0].id] = ""
-            engine.add(waiting.pop(0))
-        for event in engine.step():
-            if isinstance(event, Progressed):
-                texts[event.id] += event.text
-            elif isinstance(event, Ended):
-                ends[event.id] = event.outcome
+    texts, ends = answers(engine)
     cut = [key for key, outcome in ends.items() if key[0] == "g" and outcome.reason != "stop"]
     invalid = [key for key in texts if key[0] == "g" and key not in cut and not _is_valid(key, texts[key])]
     masks.sort()
