@@ -140,7 +140,7 @@ class Piece(Message, frozen=True):
     ids: tuple[int, ...] = ()
     text: str = ""
     logprobs: tuple[TokenLogprob, ...] = ()
-    """One for each id, if asked for."""
+    """One for each token, if asked for."""
     prompt: Prompt | None = None
     """Comes with the answer's first token, if asked for."""
 

@@ -202,3 +202,24 @@ def test_a_prompt_whose_log_probabilities_are_wanted_is_read_whole(continuous):
 
     assert told.cached_tokens == 0
     assert len(told.prompt.tokens) == told.outcome.usage.prompt_tokens
+
+
+def test_a_prompt_that_does_not_fit_into_memory_fails_alone(continuous, monkeypatch):
+    """B120."""
+    torch = pytest.importorskip("torch")
+    expected = [alone(continuous, greedy(text)).ids for text in ("One two", "Red green")]
+    forward, failures = continuous._network.forward, []
+
+    def short_of_memory(chunks):
+        if any(chunk.sequence.id == "large" for chunk in chunks):
+            failures.append(chunks)
+            raise torch.OutOfMemoryError("no room")
+        return forward(chunks)
+
+    monkeypatch.setattr(continuous._network, "forward", short_of_memory)
+    requests = {"a": greedy("One two"), "large": greedy("x " * 60), "b": greedy("Red green")}
+    told = run(continuous, [Work(name, request) for name, request in requests.items()])
+
+    assert failures
+    assert (told["large"].outcome.state, told["large"].outcome.error.code) == ("failed", "internal_error")
+    assert [told["a"].ids, told["b"].ids] == expected

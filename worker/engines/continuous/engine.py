@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Series
 from pathlib import Path
 
+import structlog
 import torch
 from torch import Tensor
 
 from shared.errors import InvalidRequest
 from shared.lanes import Lane
 from shared.sections import WorkerSettings
-from shared.wire import GenerateRequest, Outcome, TokenLogprob
+from shared.wire import ErrorInfo, GenerateRequest, Outcome, TokenLogprob
 from worker.composer import Candidate, Composer
 from worker.engine import Ended, Event, Progressed, Work
 from worker.engines.continuous.chunks import Chunk, arrange
@@ -29,6 +30,11 @@ from worker.engines.weights import ensure
 READ_AT_ONCE = 64
 """Prompt tokens whose logits a step may hold at the same time, for a request that wants all of them."""
 COMPILING_S = 0.005
+TOO_LARGE = Outcome(
+    state="failed", error=ErrorInfo(code="internal_error", message="The prompt did not fit into the device's memory.")
+)
+
+log = structlog.get_logger()
 
 
 class ContinuousEngine:
@@ -191,7 +197,12 @@ class ContinuousEngine:
     def _run(self, chunks: Series[Chunk]) -> list[Event]:
         """Forward, sample, settle."""
         events: list[Event] = []
-        logits = self._network.forward(chunks)
+        try:
+            logits = self._network.forward(chunks)
+        except torch.OutOfMemoryError:
+            if all(chunk.is_decode for chunk in chunks):
+                raise  # nothing can be left out, so the next step would not fit either
+            return [self._give_up_largest(chunks)]
         ready: list[Sequence] = []
         places, end = [], 0
         for chunk in chunks:
@@ -212,6 +223,13 @@ class ContinuousEngine:
         if not self._running:
             self._places.clear()
         return events
+
+    def _give_up_largest(self, chunks: Series[Chunk]) -> Event:
+        """The step did not fit into the device's memory: without its longest prompt it may. The others run it again."""
+        largest = max((chunk for chunk in chunks if not chunk.is_decode), key=lambda chunk: chunk.count)
+        log.error("engine.out_of_memory", request=largest.sequence.id, tokens=largest.count)
+        torch.cuda.empty_cache()
+        return self._end(largest.sequence, TOO_LARGE)
 
     def _sample(self, ready: list[Sequence], logits: Tensor) -> list[Event]:
         """The next token of each, and what follows from it."""

@@ -51,7 +51,7 @@ class Guide:
     @property
     def is_over(self) -> bool:
         """The grammar is complete, and nothing may follow."""
-        return self._matcher is not None and self._matcher.is_stopped()
+        return self._matcher is not None and self._matcher.is_stopped() and not self._matcher.is_error()
 
     def take(self, token: int) -> None:
         """The answer goes on with this token, one of those allowed."""
