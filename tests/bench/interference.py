@@ -40,10 +40,11 @@ CASES: dict[str, dict[str, Any]] = {
             "WORKER__SLOTS": "16",
             "WORKER__MAX_MODEL_LEN": "512",
             "WORKER__THREADS": "1",
+            "WORKER__PREFIX_CACHE_TOKENS": "0",  # the same prompts come with bulk and without
             "LANES__INTERACTIVE__RESERVE_SLOTS": "2",
         },
         "workers": 1,
-        "interactive": Load(rate=0.3, prompt_tokens=Range(24, 64), output_tokens=Range(16, 48)),
+        "interactive": Load(rate=0.5, prompt_tokens=Range(24, 64), output_tokens=Range(16, 48)),
         "bulk": Load(concurrency=32, prompt_tokens=Range(24, 96), output_tokens=Range(64, 128)),
         "target_ratio": 1.5,
     },
