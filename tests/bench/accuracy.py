@@ -71,7 +71,7 @@ async def sampled(client: AsyncOpenAI, number: int, seen: list[str] | None = Non
     parts = [] if seen is None else seen
     stream = await client.completions.create(
         model=DEFAULT_MODEL, prompt=prompt(number), max_tokens=2 * TOKENS, temperature=0.9, top_p=0.95, seed=number,
-        frequency_penalty=0.4, stream=True,
+        frequency_penalty=0.4, stream=True, extra_body={"ignore_eos": True},
     )  # fmt: skip
     async for chunk in stream:
         parts += [choice.text for choice in chunk.choices if choice.text]
