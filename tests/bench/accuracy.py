@@ -5,7 +5,6 @@ A real fleet, 50 prompts, all at once and among sampled strangers: greedy texts 
 Exit status 1 if a text differs or a log-probability is off by 1e-3.
 """
 
-import argparse
 import asyncio
 import json
 import sys
@@ -18,6 +17,7 @@ from openai import AsyncOpenAI
 from shared.cli.valkey import Valkey
 from shared.sections import DEFAULT_MODEL
 from shared.settings import load
+from tests.bench.rig import arguments, report, say
 from tests.support.fleet import Fleet, gather
 from tests.support.waiting import wait_until
 from worker.engines.weights import ensure
@@ -132,17 +132,13 @@ async def run(folder: Path, source: str) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args()
+    options = arguments(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        report = asyncio.run(run(Path(folder), ensure(DEFAULT_MODEL, load().cache_dir)))
-    text = json.dumps(report, indent=2)
-    sys.stdout.write(text + "\n")
-    if options.json:
-        options.json.write_text(text)
-    equal = report["greedy_equal"] == PROMPTS and report["batched_equal"] == report["resumed_equal"] == SEEDED
-    return 0 if equal and report["largest_logprob_gap"] < BOUND else 1
+        found = asyncio.run(run(Path(folder), ensure(DEFAULT_MODEL, load().cache_dir)))
+    say(json.dumps(found, indent=2))
+    report(found, options.json)
+    equal = found["greedy_equal"] == PROMPTS and found["batched_equal"] == found["resumed_equal"] == SEEDED
+    return 0 if equal and found["largest_logprob_gap"] < BOUND else 1
 
 
 if __name__ == "__main__":

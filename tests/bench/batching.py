@@ -4,16 +4,14 @@
 token, on the echo engine with the cost of a GPU and on the real model. The policies take turns within each repeat.
 """
 
-import argparse
 import math
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from shared.cli.bench.drive import run
 from shared.cli.bench.plan import Load, Plan, Range
-from tests.bench.rig import fleet, report, said, say, spread
+from tests.bench.rig import arguments, fleet, report, said, say, spread
 
 POLICIES = ("continuous", "dynamic", "static")
 BURST = Load(rate=math.inf, requests=32, prompt_tokens=Range(24, 96), output_tokens=Range(16, 128))
@@ -44,8 +42,7 @@ def burst(url: str, seed: int) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser = arguments(__doc__)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()

@@ -6,12 +6,10 @@ Tokens a second at 1, 8 and 16 requests at once (64-token prompts, 64 new tokens
 `--contestants` chooses; vLLM is one only in an environment that has it.
 """
 
-import argparse
 import random
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +20,7 @@ from shared.lanes import defaults
 from shared.sections import DEFAULT_MODEL, WorkerSettings
 from shared.settings import load
 from shared.wire import GenerateRequest, Sampling
-from tests.bench.rig import report, said, say, spread
+from tests.bench.rig import arguments, report, said, say, spread
 from worker.engine import Engine, Work
 from worker.engines.continuous.engine import ContinuousEngine
 from worker.engines.weights import ensure
@@ -153,8 +151,7 @@ CONTESTANTS: dict[str, Callable[[str], Callable[[list[Job]], None]]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser = arguments(__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
         "--contestants", nargs="+", choices=CONTESTANTS, default=[name for name in CONTESTANTS if name != "vllm"]

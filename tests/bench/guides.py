@@ -4,12 +4,10 @@ A hundred answers of the real model at temperature 1, ten schemas with ten seeds
 strangers: how many are valid, and what the mask costs a token.
 """
 
-import argparse
 import json
 import statistics
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -19,7 +17,7 @@ from shared.lanes import defaults
 from shared.sections import DEFAULT_MODEL, WorkerSettings
 from shared.settings import load
 from shared.wire import GenerateRequest, Guide, Sampling
-from tests.bench.rig import report, say
+from tests.bench.rig import arguments, report, say
 from worker.engine import Ended, Progressed, Work
 from worker.engines.continuous import guide as module
 from worker.engines.continuous.engine import ContinuousEngine
@@ -77,9 +75,7 @@ def answers(engine: ContinuousEngine) -> tuple[dict[str, str], dict[str, Any]]:
 
 def main() -> int:
     """Exit status 1 if a finished answer is not valid."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args()
+    options = arguments(__doc__).parse_args()
     settings = WorkerSettings.model_validate({"model": DEFAULT_MODEL, "slots": 16, "max_model_len": 512})
     engine = ContinuousEngine.load(settings, load().cache_dir, defaults())
     masks: list[float] = []

@@ -5,8 +5,6 @@ log-likelihood, through `/v1/completions` of a real fleet (echo, log-probabiliti
 transformers alone. Both must come to the same score, and to the same log-likelihood of every choice.
 """
 
-import argparse
-import asyncio
 import json
 import os
 import sys
@@ -14,10 +12,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from shared.cli.valkey import Valkey
 from shared.sections import DEFAULT_MODEL
 from shared.settings import load
-from tests.support.fleet import Fleet
+from tests.bench.rig import arguments, fleet, report, say
 from worker.engines.weights import ensure
 
 CAPITALS = {
@@ -82,34 +79,23 @@ def evaluate(model: str, arguments: str, folder: Path) -> dict[str, Any]:
     }
 
 
-async def through_the_fleet(source: str, folder: Path) -> dict[str, Any]:
+def through_the_fleet(source: str, folder: Path) -> dict[str, Any]:
     """The same through a gateway, a lane and a worker."""
-    valkey = Valkey(folder / "redis")
-    valkey.start()
-    fleet = Fleet(valkey.url, folder, {"BUSWAY_WORKER__ENGINE": "continuous", "BUSWAY_WORKER__LEASE_S": "10"})
-    try:
-        await fleet.worker()
-        gateway = await fleet.gateway()
+    with fleet({"WORKER__ENGINE": "continuous"}) as url:
         parts = {
             "model": DEFAULT_MODEL,
-            "base_url": f"{gateway.url}/v1/completions",
+            "base_url": f"{url}/v1/completions",
             "tokenizer": source,
             "tokenizer_backend": "huggingface",
             "num_concurrent": 4,
             "max_length": 1024,
         }
-        arguments = ",".join(f"{name}={value}" for name, value in parts.items())
-        return await asyncio.to_thread(evaluate, "local-completions", arguments, folder)
-    finally:
-        fleet.stop()
-        valkey.stop()
+        return evaluate("local-completions", ",".join(f"{name}={value}" for name, value in parts.items()), folder)
 
 
 def main() -> int:
     """Exit status 1 if the two sides differ."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args()
+    options = arguments(__doc__).parse_args()
     source = ensure(DEFAULT_MODEL, load().cache_dir)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -117,21 +103,19 @@ def main() -> int:
         (folder / "probe.jsonl").write_text("\n".join(map(json.dumps, questions())))
         (folder / "probe.yaml").write_text(TASK.format(data=folder / "probe.jsonl"))
         alone = evaluate("hf", f"pretrained={source},dtype=float32,device=cpu", folder)
-        fleet = asyncio.run(through_the_fleet(source, folder))
-    gaps = [abs(one - other) for one, other in zip(alone["likelihoods"], fleet["likelihoods"], strict=True)]
-    report = {
+        served = through_the_fleet(source, folder)
+    gaps = [abs(one - other) for one, other in zip(alone["likelihoods"], served["likelihoods"], strict=True)]
+    found = {
         "questions": len(questions()),
         "choices": len(gaps),
         "transformers": {score: alone[score] for score in ("acc", "acc_norm")},
-        "busway": {score: fleet[score] for score in ("acc", "acc_norm")},
+        "busway": {score: served[score] for score in ("acc", "acc_norm")},
         "largest_likelihood_gap": max(gaps),
-        "greedy_flags_equal": alone["greedy"] == fleet["greedy"],
+        "greedy_flags_equal": alone["greedy"] == served["greedy"],
     }
-    text = json.dumps(report, indent=2)
-    sys.stdout.write(text + "\n")
-    if options.json:
-        options.json.write_text(text)
-    return 0 if report["transformers"] == report["busway"] and report["greedy_flags_equal"] else 1
+    say(json.dumps(found, indent=2))
+    report(found, options.json)
+    return 0 if found["transformers"] == found["busway"] and found["greedy_flags_equal"] else 1
 
 
 if __name__ == "__main__":

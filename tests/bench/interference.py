@@ -7,14 +7,12 @@ real model. `ratio_p99_ttft` is with bulk over without; `bulk_kept` is bulk's to
 interactive over those alone.
 """
 
-import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 from shared.cli.bench.drive import run
 from shared.cli.bench.plan import Load, Plan, Range
-from tests.bench.rig import fleet, report, said, say, spread
+from tests.bench.rig import arguments, fleet, report, said, say, spread
 
 CASES: dict[str, dict[str, Any]] = {
     "echo": {
@@ -88,8 +86,7 @@ def show(repeats: list[dict[str, Any]]) -> None:
 
 def main() -> int:
     """Exit status 1 if a request failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser = arguments(__doc__)
     parser.add_argument("--engine", choices=CASES, default="echo")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=40, help="of each of the three loads of a repeat")

@@ -4,18 +4,16 @@ The real model: six short answers are under way when a prompt of 1,800 tokens ar
 tokens of a short answer, in steps as they were before it came.
 """
 
-import argparse
 import statistics
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from shared.lanes import defaults
 from shared.sections import DEFAULT_MODEL, WorkerSettings
 from shared.settings import load
 from tests.bench.engine import jobs, request
-from tests.bench.rig import report, said, say, spread
+from tests.bench.rig import arguments, report, said, say, spread
 from worker.engine import Progressed, Work
 from worker.engines.continuous.engine import ContinuousEngine
 
@@ -52,8 +50,7 @@ def once(engine: ContinuousEngine) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser = arguments(__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     settings = WorkerSettings.model_validate({"model": DEFAULT_MODEL, "slots": 8, "prefix_cache_tokens": 0})

@@ -1,5 +1,6 @@
 """What benchmarks share: a fleet of real processes, and figures with their spread."""
 
+import argparse
 import asyncio
 import json
 import statistics
@@ -43,6 +44,13 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 def said(figure: dict[str, float], digits: int = 1) -> str:
     """A figure with its spread, as text."""
     return f"{figure['median']:.{digits}f} ({figure['min']:.{digits}f} to {figure['max']:.{digits}f})"
+
+
+def arguments(purpose: str | None) -> argparse.ArgumentParser:
+    """The parser of a benchmark, whose module's docstring says what it is for."""
+    parser = argparse.ArgumentParser(description=purpose, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    return parser
 
 
 def report(result: dict[str, Any], file: Path | None) -> None:

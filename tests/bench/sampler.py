@@ -4,11 +4,9 @@ Sixteen requests decode with the real model; for each kind of sampling, the time
 its share of the step. Target: under 5 %.
 """
 
-import argparse
 import random
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +14,7 @@ import torch
 from shared.sections import DEFAULT_MODEL, WorkerSettings
 from shared.settings import load
 from shared.wire import Sampling
-from tests.bench.rig import report, said, say, spread
+from tests.bench.rig import arguments, report, said, say, spread
 from worker.engines.continuous.chunks import Chunk
 from worker.engines.continuous.model import Model
 from worker.engines.continuous.sampler import Row, Tally, choose
@@ -37,8 +35,7 @@ MIXES: dict[str, dict[str, Any]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser = arguments(__doc__)
     parser.add_argument("--repeats", type=int, default=15)
     options = parser.parse_args()
     dice = random.Random(1)
