@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from gateway.catalogue import ABSENT_RETRY_S, Catalogue, longest_context, vocabulary
 from gateway.follower import Follower, Reader
 from gateway.metrics import Metrics
-from gateway.openai.budget import cost_tokens, prompt_tokens, refuse_too_long, refuse_unknown_ids
+from gateway.openai.budget import cost_tokens, prompt_tokens, refuse_too_long
 from gateway.relay import Relay
 from shared import wire
 from shared.broker import Broker, ServedModel, Submission
 from shared.errors import BrokerUnavailable, InvalidRequest, LaneFull, NoWorkers
 from shared.lanes import BULK, INTERACTIVE, Lane
+from shared.tokens import refuse_ids
 
 DEADLINE_HEADER = "x-busway-deadline-ms"
 READ_TIMEOUT_HEADER = "x-stainless-read-timeout"
@@ -81,10 +82,11 @@ class Admission:
         if not self._relay.listening:
             raise BrokerUnavailable("Redis does not answer.")
         model = await self._catalogue.find(ask.model)
-        context = longest_context(model)
+        context, vocab_size = longest_context(model), vocabulary(model)
         for request in ask.requests:
             refuse_too_long(request, context, limit_field=ask.limit_field)
-            refuse_unknown_ids(request, vocabulary(model))
+            if vocab_size is not None:
+                refuse_ids(request.sampling, vocab_size)
         longest = max(ask.requests, key=prompt_tokens)
         name = self._for_length(self.lane_of(ask.service_tier), longest)
         refuse_unserved(model, name)

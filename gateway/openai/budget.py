@@ -36,17 +36,6 @@ def refuse_too_long(request: GenerateRequest, context: int | None, *, limit_fiel
     )
 
 
-def refuse_unknown_ids(request: GenerateRequest, vocabulary: int | None) -> None:
-    """InvalidRequest if a token that the sampling names is none of the model's."""
-    named = {
-        "logit_bias": (token for token, _ in request.sampling.logit_bias),
-        "stop_token_ids": request.sampling.stop_token_ids,
-    }
-    for param, ids in named.items():
-        if vocabulary is not None and any(token >= vocabulary for token in ids):
-            raise InvalidRequest(f"{param}: the model has tokens 0 to {vocabulary - 1} only.", param=param)
-
-
 def _least_prompt_tokens(request: GenerateRequest) -> int:
     """Every turn of a chat has a token of its own."""
     return max(len(request.messages or ()), prompt_tokens(request, MAX_CHARS_PER_TOKEN))

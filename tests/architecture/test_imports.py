@@ -36,13 +36,16 @@ ONLY_IN = {
     "worker": ("worker/",),
 }
 # Policy is plain Python, whatever stands beside it.
-WITHOUT_TORCH = (CONTINUOUS + "scheduler.py", CONTINUOUS + "sequence.py", EMBEDDING + "batches.py")
+WITHOUT_TORCH = (
+    "worker/composer.py", "worker/pace.py", "worker/quotas.py", CONTINUOUS + "chunks.py", CONTINUOUS + "prefixes.py",
+    CONTINUOUS + "sequence.py", EMBEDDING + "batches.py",
+)  # fmt: skip
 # Rings of `shared`, from the inside out: a module imports only rings further in, or its own.
 RINGS = (
     {"errors", "ids", "version", "tasks"},
     {"wire", "keys", "lanes"},
     {"sections"},
-    {"settings", "log", "guides"},
+    {"settings", "log", "guides", "tokens"},
     {"scripts", "connection"},
     {"broker", "lease", "subscriber"},
     {"cli"},

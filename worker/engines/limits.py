@@ -22,17 +22,6 @@ def refuse_other_kind(request: GenerateRequest, *, embeds: bool) -> None:
         raise InvalidRequest(problem, param="model", code="unsupported_value")
 
 
-def refuse_ids(request: GenerateRequest, vocab_size: int) -> None:
-    """InvalidRequest if a token that the sampling names is none of the model's."""
-    named = {
-        "logit_bias": (token for token, _ in request.sampling.logit_bias),
-        "stop_token_ids": request.sampling.stop_token_ids,
-    }
-    for param, ids in named.items():
-        if any(not 0 <= token < vocab_size for token in ids):
-            raise InvalidRequest(f"{param}: a token id is outside of 0 to {vocab_size - 1}.", param=param)
-
-
 def refuse_outsized(request: GenerateRequest, max_model_len: int) -> None:
     """InvalidRequest if there is no prompt, or it cannot fit, whatever its tokens are.
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from shared.errors import InvalidRequest
 from shared.lanes import Lane
 from shared.sections import WorkerSettings
+from shared.tokens import refuse_ids
 from shared.wire import ErrorInfo, GenerateRequest, Outcome, TokenLogprob
 from worker.composer import Candidate, Composer
 from worker.engine import Ended, Event, Progressed, Work
@@ -24,7 +25,7 @@ from worker.engines.continuous.sampler import Pick, Tally, choose, likelihoods
 from worker.engines.continuous.sequence import Sequence, Telling
 from worker.engines.continuous.slots import Slots
 from worker.engines.continuous.text import Codec, TextStream
-from worker.engines.limits import output_limit, refusal, refuse_ids, refuse_outsized
+from worker.engines.limits import output_limit, refusal, refuse_outsized
 from worker.engines.weights import ensure
 
 READ_AT_ONCE = 64
@@ -123,7 +124,7 @@ class ContinuousEngine:
         """The request in this engine's terms; InvalidRequest if it cannot be served."""
         request, sampling = work.request, work.request.sampling
         refuse_outsized(request, self.max_model_len)
-        refuse_ids(request, self.vocab_size)
+        refuse_ids(sampling, self.vocab_size)
         prompt_ids = self._codec.encode(request)
         ends = sampling.stop_token_ids if sampling.ignore_eos else {*self._end_ids, *sampling.stop_token_ids}
         return Sequence(
