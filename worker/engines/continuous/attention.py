@@ -51,10 +51,6 @@ class Blocks:
             for source in layer
         ]
 
-    @property
-    def nbytes(self) -> int:
-        return sum(kept.nbytes for _, kept in self._layers)
-
     def save(self, slot: int, block: int, start: int) -> None:
         """Keep what the slot holds from position `start` on."""
         for source, kept in self._layers:

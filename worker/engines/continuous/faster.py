@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, rms_norm
 
+from worker.engines.continuous.layers import replace_children
+
 PACKED_ROWS = range(2, 33)
 SAME_NORM = frozenset({"LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm", "Phi3RMSNorm"})
 """Classes of transformers that compute weight * x / sqrt(mean(x^2) + eps), which torch has as one operation."""
@@ -56,9 +58,10 @@ def speed_up(network: Any) -> None:
     """Replace what can be replaced, in place. Anything but float32 on a CPU stays as it is."""
     if network.device.type != "cpu" or network.dtype != torch.float32 or not torch.backends.mkldnn.is_available():
         return
-    for module in list(network.modules()):
-        for name, child in list(module.named_children()):
-            if isinstance(child, nn.Linear):
-                setattr(module, name, PackedLinear(child))
-            elif type(child).__name__ in SAME_NORM:
-                setattr(module, name, FusedNorm(child))
+    replace_children(network, _faster)
+
+
+def _faster(child: nn.Module) -> nn.Module:
+    if isinstance(child, nn.Linear):
+        return PackedLinear(child)
+    return FusedNorm(child) if type(child).__name__ in SAME_NORM else child

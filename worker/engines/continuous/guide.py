@@ -1,7 +1,7 @@
 """Guides: answers that must match a JSON schema, a regular expression or a grammar, by llguidance."""
 
 from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -35,18 +35,14 @@ class Guide:
 
     def wait(self, timeout_s: float) -> None:
         """Until it is compiled, or the time is up."""
-        try:
-            self._compiled.exception(timeout_s)
-        except TimeoutError:
-            return
+        wait([self._compiled], timeout_s)
 
     def open(self) -> None:
         """Begin, once it is compiled; InvalidRequest if the grammar is wrong or too large."""
-        if self._matcher is None:
-            matcher = self._compiled.result().deep_copy()
-            if self._behind and not matcher.consume_tokens(self._behind):
-                raise InvalidRequest("The answer so far does not fit its grammar.", param=guides.PARAM)
-            self._matcher = matcher
+        matcher = self._compiled.result().deep_copy()
+        if self._behind and not matcher.consume_tokens(self._behind):
+            raise InvalidRequest("The answer so far does not fit its grammar.", param=guides.PARAM)
+        self._matcher = matcher
 
     @property
     def is_over(self) -> bool:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import kl_div, linear
 
+from worker.engines.continuous.layers import replace_children
+
 FEW_ROWS = 16
 LARGEST = 127
 KERNEL_SIZE = 64
@@ -66,7 +68,4 @@ def quantize_and_compare(network: Any) -> dict[str, float]:
 
 def quantize(network: Any) -> None:
     """Replace every linear layer of the network, in place."""
-    for module in list(network.modules()):
-        for name, child in list(module.named_children()):
-            if isinstance(child, nn.Linear):
-                setattr(module, name, Int8Linear(child))
+    replace_children(network, lambda child: Int8Linear(child) if isinstance(child, nn.Linear) else child)
