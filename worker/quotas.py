@@ -68,8 +68,7 @@ class Quotas:
                 spare += max(0, used.get(name, 0) - max(1, self._slots * lane.weight // weights))
         rooms = []
         for name, lane in self._lanes.items():
-            most = self._slots if lane.max_batch is None else lane.max_batch
-            wanted = 0 if lane.preemptible else min(spare, waiting.get(name, 0), most - used.get(name, 0))
+            wanted = 0 if lane.preemptible else min(spare, waiting.get(name, 0), self._most(name) - used.get(name, 0))
             rooms.append(Room(name, max(0, wanted), max(0, wanted)))
         rooms.sort(key=lambda room: -self._credit[room.lane])
         return rooms if any(room.cap for room in rooms) else []
@@ -86,7 +85,6 @@ class Quotas:
         self._sharing = frozenset(sharing)
 
     def _cap(self, name: str, used: Mapping[str, int], free: int) -> int:
-        lane = self._lanes[name]
         kept_for_others = sum(
             max(0, other.reserve_slots - used.get(other_name, 0))
             for other_name, other in self._lanes.items()
@@ -94,5 +92,9 @@ class Quotas:
         )
         # However much is reserved, one slot of the worker is anybody's: a lane that no worker serves never moves.
         kept_for_others = min(kept_for_others, self._slots - 1)
-        most = self._slots if lane.max_batch is None else lane.max_batch
-        return max(0, min(free - kept_for_others, most - used.get(name, 0)))
+        return max(0, min(free - kept_for_others, self._most(name) - used.get(name, 0)))
+
+    def _most(self, name: str) -> int:
+        """Slots that the lane may hold."""
+        max_batch = self._lanes[name].max_batch
+        return self._slots if max_batch is None else max_batch

@@ -7,7 +7,7 @@ from gateway.answer import JsonAnswer
 from gateway.openai import translate
 from gateway.openai.embeddings import Embeddings
 from gateway.openai.schemas import EmbeddingsBody
-from gateway.routes.generation import admit, names, read
+from gateway.routes.generation import admit, read, telling
 from gateway.state import gateway_of
 
 router = APIRouter()
@@ -20,7 +20,5 @@ async def embeddings(request: Request) -> Response:
     requests = translate.embeddings(body)
     admitted = await admit(request, requests, body, limit_field="input", stream=False)
     writer = Embeddings(body.model, [len(part.inputs or ()) for part in requests], body.encoding_format)
-    answer = JsonAnswer(admitted, writer, gateway.relay, gateway.metrics.meters(admitted.lane, body.model))
-    if ignored:
-        answer.headers["x-busway-ignored"] = names(ignored)
-    return answer
+    meters = gateway.metrics.meters(admitted.lane, body.model)
+    return telling(JsonAnswer(admitted, writer, gateway.relay, meters), ignored)

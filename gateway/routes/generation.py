@@ -12,7 +12,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from gateway.admission import Admitted, Ask
-from gateway.answer import JsonAnswer
+from gateway.answer import Answer, JsonAnswer
 from gateway.context import read_body, trace_of
 from gateway.openai.dialects import Dialect, Heading
 from gateway.openai.schemas import B, Body, EmbeddingsBody, parse
@@ -57,9 +57,7 @@ async def generate(request: Request, endpoint: Endpoint[G]) -> Response:
     meters = gateway.metrics.meters(admitted.lane, body.model)
     parts = (admitted, endpoint.dialect(heading, len(requests)), gateway.relay, meters)
     answer = EventStream(*parts, gateway.pace) if body.stream else JsonAnswer(*parts)
-    if ignored:
-        answer.headers["x-busway-ignored"] = names(ignored)
-    return answer
+    return telling(answer, ignored)
 
 
 async def read(request: Request, endpoint: str, kind: type[B]) -> tuple[B, list[str]]:
@@ -69,7 +67,7 @@ async def read(request: Request, endpoint: str, kind: type[B]) -> tuple[B, list[
     raw = await read_body(request.scope, request.receive, limits.max_body_bytes, within_s=limits.body_timeout_s)
     body, ignored = parse(raw, kind)
     if ignored:
-        log.warning("request.fields_ignored", fields=names(ignored))
+        log.warning("request.fields_ignored", fields=_names(ignored))
     return body, ignored
 
 
@@ -99,7 +97,14 @@ async def admit(
     return admitted
 
 
-def names(ignored: list[str]) -> str:
+def telling(answer: Answer, ignored: list[str]) -> Answer:
+    """The answer, with the fields that had no effect in a header."""
+    if ignored:
+        answer.headers["x-busway-ignored"] = _names(ignored)
+    return answer
+
+
+def _names(ignored: list[str]) -> str:
     """Names from a client, fit for a header and a log."""
     sane = [name for name in ignored if name.isascii() and name.isidentifier() and len(name) <= 64]
     return ",".join(sane[:MAX_NAMES]) or "?"
