@@ -16,3 +16,9 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def no_poll(monkeypatch):
+    """No poll comes to the rescue, except where a test is about it."""
+    monkeypatch.setattr("worker.intake.POLL_S", 3600)

@@ -9,6 +9,7 @@ from shared.lanes import Lane
 from shared.lease import Assignment, Fetched
 from shared.sections import WorkerSettings
 from shared.wire import GenerateRequest, Sampling
+from tests.support.waiting import wait_until
 from worker.intake import Intake
 from worker.table import Table
 
@@ -68,6 +69,13 @@ async def intake(queue, window_ms=0.0, *, lanes=None, settings=None, **more):
 async def between_steps(running):
     running.step_ended()
     await running.between_steps()
+
+
+async def holding_one(queue, running, table):
+    """A request is being worked on."""
+    queue.waiting = [assignment(1)]
+    running.ring("interactive")
+    await wait_until(lambda: len(table) == 1, "the first one to be taken")
 
 
 def bulk_of(number):

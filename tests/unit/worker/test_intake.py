@@ -7,11 +7,7 @@ import pytest
 from tests.support.waiting import wait_until
 from tests.unit.worker.queues import SLOTS, Queue, assignment, between_steps, intake
 
-
-@pytest.fixture(autouse=True)
-def poll(monkeypatch):
-    """No poll comes to the rescue, except where a test is about it."""
-    monkeypatch.setattr("worker.intake.POLL_S", 3600)
+pytestmark = pytest.mark.usefixtures("no_poll")
 
 
 async def test_a_bell_fetches_at_once_without_waiting_for_the_poll():

@@ -7,22 +7,16 @@ import pytest
 from shared.lanes import Lane
 from shared.sections import WorkerSettings
 from tests.support.waiting import wait_until
-from tests.unit.worker.queues import SLOTS, Queue, assignment, between_steps, bulk_of, intake
+from tests.unit.worker.queues import SLOTS, Queue, assignment, between_steps, bulk_of, holding_one, intake
 
-
-@pytest.fixture(autouse=True)
-def poll(monkeypatch):
-    """No poll comes to the rescue, except where a test is about it."""
-    monkeypatch.setattr("worker.intake.POLL_S", 3600)
+pytestmark = pytest.mark.usefixtures("no_poll")
 
 
 async def test_what_rings_while_a_step_runs_is_fetched_when_it_ends():
     """Another worker may be able to start it first."""
     queue = Queue()
     async with intake(queue) as (running, table):
-        queue.waiting = [assignment(1)]
-        running.ring("interactive")
-        await wait_until(lambda: len(table) == 1, "the first one to be taken")
+        await holding_one(queue, running, table)
 
         queue.waiting = [assignment(2)]
         running.ring("interactive")
@@ -36,9 +30,7 @@ async def test_what_rings_while_a_step_runs_is_fetched_when_it_ends():
 async def test_a_broker_that_does_not_answer_holds_no_step_up():
     queue = Queue()
     async with intake(queue) as (running, table):
-        queue.waiting = [assignment(1)]
-        running.ring("interactive")
-        await wait_until(lambda: len(table) == 1, "the first one to be taken")
+        await holding_one(queue, running, table)
         queue.reply.clear()
         queue.waiting = [assignment(2)]
         running.ring("interactive")
