@@ -102,6 +102,9 @@ class WorkerSettings(Section):
     quantization: Literal["none", "int8"] = Field(
         default="none", description="int8: weights of the continuous engine in 8 bits; faster, and not exact"
     )
+    cuda_graphs: bool = Field(
+        default=False, description="Decode by recorded CUDA graphs: faster, slower to start; not yet tried on a device"
+    )
     threads: int = Field(default=0, ge=0, description="CPU threads of the engine; 0: one a core")
     lease_s: Seconds = Field(
         default=10, ge=0.5, description="A silent worker's requests go to another after this long; the same for all"

@@ -10,7 +10,7 @@ from shared.wire import Sampling
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from worker.engines.continuous import attention  # noqa: E402
+from worker.engines.continuous import attention, graphs  # noqa: E402
 from worker.engines.continuous.chunks import arrange  # noqa: E402
 from worker.engines.continuous.model import Model  # noqa: E402
 from worker.engines.continuous.sequence import Sequence  # noqa: E402
@@ -39,10 +39,12 @@ def sequence(slot, ids):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_logits_are_those_of_the_plain_forward(seed):
+@pytest.mark.parametrize("static", [False, True])
+def test_logits_are_those_of_the_plain_forward(seed, static, monkeypatch):
     """Random prompts in random slots, which earlier sequences have left dirty, at random cuts."""
+    monkeypatch.setattr(graphs, "SHORTEST", 16)
     source = random.Random(seed)
-    plain, model = network(), Model(network(), slots=6, max_model_len=100)
+    plain, model = network(), Model(network(), slots=6, max_model_len=100, static=static)
     running, checked = {}, 0
     while checked < 60:
         for slot in source.sample(range(6), 2):
@@ -107,6 +109,11 @@ def test_rotations_that_depend_on_the_longest_request_are_refused():
 
     with pytest.raises(ConfigError, match="MAX_MODEL_LEN=32"):
         Model(scaled, slots=1, max_model_len=64)
+
+
+def test_a_model_that_hands_nothing_on_to_its_attention_is_refused():
+    with pytest.raises(ConfigError, match="hands its attention nothing on"):
+        Model(network("Nemotron"), slots=1, max_model_len=64)
 
 
 def test_an_attention_that_does_more_than_ours_is_found_by_comparing():

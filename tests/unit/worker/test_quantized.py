@@ -4,7 +4,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from worker.engines.continuous.quantized import Int8Linear, quantize  # noqa: E402
+from shared.sections import DEFAULT_MODEL  # noqa: E402
+from shared.settings import load  # noqa: E402
+from worker.engines.continuous import quantized  # noqa: E402
+from worker.engines.continuous.quantized import Int8Linear, quantize, quantize_and_compare  # noqa: E402
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -37,3 +40,19 @@ def test_a_channel_of_zeros_stays_one():
         exact.weight[0] = 0
 
     assert Int8Linear(exact)(torch.ones(1, 8))[0, 0] == 0
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("few_rows", [0, 64])
+def test_the_real_model_means_much_the_same(few_rows, monkeypatch):
+    """With every row on unpacked weights, then with every row on packed ones. In nats, 0.004 to 0.007 when written."""
+    from transformers import AutoModelForCausalLM
+
+    from worker.engines.weights import ensure
+
+    monkeypatch.setattr(quantized, "FEW_ROWS", few_rows)
+    source = ensure(DEFAULT_MODEL, load().cache_dir)
+    told = quantize_and_compare(AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval())
+
+    assert 0 < told["kl"] < 0.02
+    assert told["same_best"] > 0.75

@@ -134,6 +134,8 @@ def attend(
     **given: Any,
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it: [1, heads, tokens, head_dim] in, [1, tokens, heads, head_dim] out."""
+    if "packing" not in given:
+        raise ConfigError("the model hands its attention nothing on, so the continuous engine cannot run it")
     packing: Packing = given["packing"]
     _refuse_unsupported(packing, given)
     keys, values = packing.storage.layer(module.layer_idx, key, value)

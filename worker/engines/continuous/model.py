@@ -11,9 +11,10 @@ from transformers.utils import logging
 
 from shared.errors import ConfigError
 from shared.sections import WorkerSettings
-from worker.engines.continuous.attention import NAME, Blocks, KeyValues, pack
+from worker.engines.continuous.attention import NAME, Blocks, KeyValues, Packing, pack
 from worker.engines.continuous.chunks import Chunk
 from worker.engines.continuous.faster import speed_up
+from worker.engines.continuous.graphs import StaticDecode
 from worker.engines.continuous.quantized import quantize_and_compare
 from worker.engines.continuous.sequence import Sequence
 from worker.engines.devices import LOADING_FAILURES, device_of, dtype_of
@@ -28,8 +29,11 @@ log = structlog.get_logger()
 class Model:
     """The network, its storage, and the one way in which they run."""
 
-    def __init__(self, network: Any, *, slots: int, max_model_len: int) -> None:
-        """Checks that the network can run like this, against itself; ConfigError if it cannot."""
+    def __init__(self, network: Any, *, slots: int, max_model_len: int, static: bool = False) -> None:
+        """Checks that the network can run like this, against itself; ConfigError if it cannot.
+
+        `static`: decode in steps of fixed shapes, which CUDA replays as recorded graphs.
+        """
         config = network.config.get_text_config()
         self.max_model_len = min(max_model_len, getattr(config, "max_position_embeddings", None) or max_model_len)
         _refuse_unsuited(network, config, self.max_model_len)
@@ -40,7 +44,11 @@ class Model:
         expected = self._probe_plainly()
         speed_up(network)
         network.set_attn_implementation(NAME)
+        self._static: StaticDecode | None = None
         self._check(expected, config.num_hidden_layers)
+        if static:
+            self._static = StaticDecode(self._run, self._storage, self._device)
+            self._check(expected, config.num_hidden_layers)
 
     @classmethod
     def load(cls, source: str, settings: WorkerSettings) -> "Model":
@@ -48,6 +56,8 @@ class Model:
         if settings.threads:
             torch.set_num_threads(settings.threads)
         device = device_of(settings.device)
+        if settings.cuda_graphs and device.type != "cuda":
+            raise ConfigError(f"BUSWAY_WORKER__CUDA_GRAPHS=true: the device is {device.type}, and only CUDA has graphs")
         logging.disable_progress_bar()
         try:
             network: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype_of(settings.dtype, device))
@@ -60,7 +70,7 @@ class Model:
         if settings.quantization == "int8":
             told = quantize_and_compare(network)
             log.info("model.quantized", **{name: round(value, 5) for name, value in told.items()})
-        return cls(network, slots=settings.slots, max_model_len=settings.max_model_len)
+        return cls(network, slots=settings.slots, max_model_len=settings.max_model_len, static=settings.cuda_graphs)
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -71,17 +81,23 @@ class Model:
     @torch.inference_mode()
     def forward(self, chunks: Series[Chunk]) -> Tensor:
         """Run the chunks as one sequence of tokens; of each, in turn, as many rows of logits as it wants."""
+        if self._static is not None and all(chunk.is_decode for chunk in chunks):
+            return self._static.run(chunks)
         packing = pack(chunks, self._storage, self._device)
         ids = [token for chunk in chunks for token in chunk.sequence.tokens(chunk.start, chunk.count)]
         wanted, end = [], 0
         for chunk in chunks:
             end += chunk.count
             wanted += range(end - chunk.wanted, end)
+        on_device = [torch.tensor(numbers, dtype=torch.long, device=self._device) for numbers in (ids, wanted)]
+        return self._run(on_device[0], packing, on_device[1])
+
+    def _run(self, ids: Tensor, packing: Packing, wanted: Tensor) -> Tensor:
         output = self._network(
-            input_ids=torch.tensor([ids], device=self._device),
+            input_ids=ids[None],
             position_ids=packing.positions[None],
             use_cache=False,
-            logits_to_keep=torch.tensor(wanted, dtype=torch.long, device=self._device),
+            logits_to_keep=wanted,
             packing=packing,
         )
         logits: Tensor = output.logits[0]
@@ -93,7 +109,7 @@ class Model:
 
     def close(self) -> None:
         """Let go of the weights and the storage."""
-        self._network = None
+        self._network = self._static = None
         self._storage.layers.clear()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
