@@ -10,7 +10,6 @@ from shared.errors import BrokerUnavailable, ModelNotFound, NoWorkers
 
 POLL_S = 0.5
 FRESH_S = 3.0
-LOOK_AGAIN_S = 0.2
 ABSENT_RETRY_S = 5
 
 log = structlog.get_logger()
@@ -55,30 +54,32 @@ class Catalogue:
                 log.exception("catalogue.failed")
             await asyncio.sleep(POLL_S)
 
-    async def refresh(self, *, older_than_s: float = 0.0) -> None:
-        """Look now, unless somebody did so a moment ago."""
+    async def refresh(self) -> None:
+        """Look now. Those who ask while a look is under way share the next one."""
+        asked_at = time.monotonic()
         async with self._look:
-            if self._looked_at is not None and time.monotonic() - self._looked_at < older_than_s:
+            if self._looked_at is not None and self._looked_at >= asked_at:
                 return
+            began_at = time.monotonic()
             found = {model.name: model for model in await self._broker.models()}
             self.depths = {name: await self._broker.lane_depths(name, self._lanes) for name in found}
             self._by_name = found
-            self._looked_at = time.monotonic()
+            self._looked_at = began_at
 
     async def offered(self) -> list[ServedModel]:
-        """The models that a request may ask for, those that live first; BrokerUnavailable if Redis has never answered.
+        """The models that a request may ask for, those that live first: many clients take the first one.
 
-        Many clients take the first one that is listed.
+        BrokerUnavailable if Redis is away and no model lived when it last answered.
         """
-        if self._looked_at is None:
-            await self.refresh()
+        if not any(live(model) for model in self.models):
+            await self.refresh()  # one may have come up since, and another gateway may have said so
         known = [model for model in self.models if live(model) or model.seen_s_ago <= self._absent_grace_s]
         return sorted(known, key=lambda model: not live(model))
 
     async def find(self, name: str) -> ServedModel:
         """The model; ModelNotFound if the fleet does not know it, NoWorkers if nobody has served it for too long."""
         if name not in self._by_name:
-            await self.refresh(older_than_s=LOOK_AGAIN_S)  # it may have come up since
+            await self.refresh()  # it may have come up since
         model = self._by_name.get(name)
         if model is None:
             raise ModelNotFound(f"The model {name[:200]!r} does not exist.", param="model")
