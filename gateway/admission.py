@@ -1,26 +1,27 @@
 """Admission: may this request enter, on which lane, and for how long. Decided before any header is sent."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from gateway.catalogue import ABSENT_RETRY_S, Catalogue, longest_context, vocabulary
 from gateway.follower import Follower, Reader
 from gateway.metrics import Metrics
 from gateway.openai.budget import cost_tokens, prompt_tokens, refuse_too_long
 from gateway.relay import Relay
+from gateway.terms import Terms
 from shared import wire
-from shared.broker import Broker, ServedModel, Submission
-from shared.errors import BrokerUnavailable, InvalidRequest, LaneFull, NoWorkers
+from shared.broker import Broker, Queued, ServedModel, Submission
+from shared.errors import BrokerUnavailable, DeadlineTooNear, InvalidRequest, KeyReused, LaneFull, NoWorkers
+from shared.inspection import Inspector
 from shared.lanes import BULK, INTERACTIVE, Lane
 from shared.tokens import refuse_ids
-
-DEADLINE_HEADER = "x-busway-deadline-ms"
-READ_TIMEOUT_HEADER = "x-stainless-read-timeout"
-MAX_DEADLINE_MS = 2**53
 
 TIER_LANES = {"flex": BULK, "priority": INTERACTIVE, "fast": INTERACTIVE}
 DEFAULT_TIERS = frozenset({"auto", "default", "scale"})
 LANE_TIERS = {BULK: "flex"}
+Endpoint = Literal["chat.completions", "completions", "embeddings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,14 @@ class Ask:
     """What the client calls the bound of tokens to produce."""
     service_tier: str | None
     stream: bool
-    headers: Mapping[str, str]
+    endpoint: Endpoint
+    terms: Terms
+    tenant: str = ""
+    fingerprint: str = ""
+    """Tells its content from another's; set if the id was made of the client's own key."""
     choices_per_prompt: int = 1
+    include_usage: bool = False
+    base64: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +55,13 @@ class Admitted:
     followers: tuple[Follower, ...]
     """Those of one prompt in a row."""
     reader: Reader
-    choices_per_prompt: int
-    tier: str
-    """The service tier that was really used, in OpenAI's words."""
+    meta: wire.Meta
+    """How it is told; of a request that was there already, how it was told first."""
     deadline_s: float
     queue_timeout_s: float
-    ahead: int | None
-    """Requests before it in its lane; None if it was in it already."""
+    queued: Queued
+    may_return: bool
+    """Its client knows, or can know, under what name to ask for it again."""
 
 
 class Admission:
@@ -71,6 +78,7 @@ class Admission:
         default_lane: str,
     ) -> None:
         self._broker = broker
+        self._inspector = Inspector(broker.redis)
         self._relay = relay
         self._catalogue = catalogue
         self._metrics = metrics
@@ -91,8 +99,16 @@ class Admission:
         name = self._for_length(self.lane_of(ask.service_tier), longest)
         refuse_unserved(model, name)
         lane = self._lanes[name]
-        deadline_ms = min(int(lane.deadline_s * 1000), asked_deadline_ms(ask.headers, stream=ask.stream))
-        reader = Reader(is_patient=not ask.stream)
+        deadline_ms = min(int(lane.deadline_s * 1000), ask.terms.deadline_ms)
+        meta = wire.Meta(
+            endpoint=ask.endpoint,
+            created=int(time.time()),
+            tier=LANE_TIERS.get(name, "default"),
+            include_usage=ask.include_usage,
+            parts=len(ask.requests),
+            choices_per_prompt=ask.choices_per_prompt,
+            base64=ask.base64,
+        )
         submissions = [
             Submission(
                 id=part_id(ask.id, part),
@@ -102,21 +118,39 @@ class Admission:
                 cost_tokens=cost_tokens(request, context),
                 channel=self._relay.channel,
                 deadline_ms=deadline_ms,
+                detached=ask.terms.detached,
+                tenant=ask.tenant,
+                meta=meta if part == 0 else None,
+                fingerprint=ask.fingerprint,
             )
             for part, request in enumerate(ask.requests)
         ]
-        followers, ahead = await self._enqueue_all(submissions, reader, lane)
+        if ask.fingerprint:
+            meta, submissions = await self._as_before(ask, meta, submissions)
+        reader = Reader(is_patient=not ask.stream)
+        followers, queued = await self._enqueue_all(submissions, reader)
         return Admitted(
             id=ask.id,
-            lane=name,
+            lane=submissions[0].lane,
             followers=followers,
             reader=reader,
-            choices_per_prompt=ask.choices_per_prompt,
-            tier=LANE_TIERS.get(name, "default"),
+            meta=meta,
             deadline_s=deadline_ms / 1000,
             queue_timeout_s=lane.queue_timeout_s,
-            ahead=ahead,
+            queued=queued,
+            may_return=ask.stream or bool(ask.fingerprint),
         )
+
+    async def _as_before(
+        self, ask: Ask, meta: wire.Meta, submissions: list[Submission]
+    ) -> tuple[wire.Meta, list[Submission]]:
+        """What an earlier call with the same key settled: how it is told, and its lane. KeyReused for another model."""
+        found = await self._inspector.find(ask.id, [model.name for model in self._catalogue.models])
+        if found is None:
+            return meta, submissions
+        if found.model != ask.model:
+            raise KeyReused("This idempotency key came with another model before.", param="Idempotency-Key")
+        return found.meta or meta, [replace(one, lane=found.lane) for one in submissions]
 
     def lane_of(self, tier: str | None) -> str:
         """The lane of a service tier, or of a lane's own name; InvalidRequest if it is neither."""
@@ -142,36 +176,43 @@ class Admission:
         return name
 
     async def _enqueue_all(
-        self, submissions: Sequence[Submission], reader: Reader, lane: Lane
-    ) -> tuple[tuple[Follower, ...], int | None]:
-        """All of them or none: if one is refused, those that got in are taken back."""
+        self, submissions: Sequence[Submission], reader: Reader
+    ) -> tuple[tuple[Follower, ...], Queued]:
+        """All of them or none: if one is refused, those that got in are taken back. Of the first, how it got in."""
         followers: list[Follower] = []
-        ahead: int | None = None
+        told = Queued()
         try:
             for submission in submissions:
                 follower = Follower(submission.id, submission.model, submission.lane, reader)
-                before = await self._enqueue(submission, follower, lane)
-                ahead = before if not followers else ahead
+                queued = await self._enqueue(submission, follower)
+                told = queued if not followers else told
                 followers.append(follower)
         except BaseException:
             for follower in followers:
                 self._relay.release(follower, "sibling")
             raise
-        return tuple(followers), ahead
+        return tuple(followers), told
 
-    async def _enqueue(self, submission: Submission, follower: Follower, lane: Lane) -> int | None:
+    async def _enqueue(self, submission: Submission, follower: Follower) -> Queued:
         losses = self._relay.follow(follower)
         try:
-            ahead = await self._broker.enqueue(submission, lane)
-        except LaneFull:
-            self._metrics.lane_full.labels(follower.lane).inc()
+            queued = await self._broker.enqueue(submission, self._lanes[submission.lane])
+            if queued.joined:
+                self._metrics.joined.inc()
+                await self._broker.watch(submission.model, submission.id, self._relay.channel)
+                losses = -1  # what it has produced before is in its log
+        except (LaneFull, DeadlineTooNear, KeyReused) as error:
+            if isinstance(error, LaneFull):
+                self._metrics.lane_full.labels(follower.lane).inc()
+            if isinstance(error, DeadlineTooNear):
+                self._metrics.deadline_refused.labels(follower.lane).inc()
             self._relay.drop(follower)
             raise
         except BaseException:
             self._relay.release(follower)  # it may have got in: only the reply is missing
             raise
         self._relay.accept(follower, losses)
-        return ahead
+        return queued
 
 
 def part_id(request_id: str, part: int) -> str:
@@ -184,31 +225,3 @@ def refuse_unserved(model: ServedModel, lane: str) -> None:
     served = [worker["lanes"].split(",") for worker in model.workers if worker.get("lanes")]
     if served and not any(lane in lanes for lanes in served):
         raise NoWorkers(f"No worker of {model.name} serves the lane {lane} now.", retry_after_s=ABSENT_RETRY_S)
-
-
-def asked_deadline_ms(headers: Mapping[str, str], *, stream: bool) -> int:
-    """The client's own deadline; InvalidRequest if it is not a positive number.
-
-    A client that waits in silence for a whole answer gives up at its read timeout and asks again. The end
-    must reach it before. A stream is never silent for long, so there the timeout says nothing.
-    """
-    deadline_ms = MAX_DEADLINE_MS
-    if DEADLINE_HEADER in headers:
-        text = headers[DEADLINE_HEADER]
-        if not (text.isascii() and text.isdigit() and 0 < len(text) < 16 and int(text) > 0):
-            raise InvalidRequest(f"{DEADLINE_HEADER} must be a positive number of milliseconds.", param=DEADLINE_HEADER)
-        deadline_ms = int(text)
-    if not stream:
-        timeout_s = _seconds(headers.get(READ_TIMEOUT_HEADER, ""))
-        if timeout_s is not None:
-            deadline_ms = min(deadline_ms, max(1, int(1000 * (timeout_s - min(1.0, timeout_s / 10)))))
-    return deadline_ms
-
-
-def _seconds(text: str) -> float | None:
-    """A client may also say `None` or `not_given` there."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        return None
-    return seconds if 0 < seconds < 1e9 else None

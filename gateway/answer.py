@@ -17,7 +17,7 @@ from gateway.metrics import Meters
 from gateway.openai.dialects import Answered
 from gateway.openai.errors import Problem
 from gateway.relay import Relay
-from shared.broker import EXPIRED
+from shared.broker import EXPIRED, Queued
 from shared.wire import Outcome
 
 
@@ -32,8 +32,10 @@ class Answer(Response):
 
     media_type = "application/json"
 
-    def __init__(self, admitted: Admitted, relay: Relay, meters: Meters) -> None:
+    def __init__(self, admitted: Admitted, relay: Relay, meters: Meters, grace_s: float = 0.0) -> None:
+        """`grace_s`: a client that may return has so long to do so."""
         self._admitted = admitted
+        self._grace_s = grace_s if admitted.may_return else 0.0
         self._followers = admitted.followers
         self._reader = admitted.reader
         self._relay = relay
@@ -41,9 +43,8 @@ class Answer(Response):
         self._timers: dict[str, asyncio.TimerHandle] = {}
         """One of each kind: a stream beats as long as it lives."""
         self.background = None
-        headers = {"x-busway-lane": admitted.lane}
         self.status_code = 200
-        self.init_headers(headers)
+        self.init_headers({"x-busway-lane": admitted.lane, **_queue_headers(admitted.queued)})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         trace = trace_of(scope)
@@ -69,9 +70,12 @@ class Answer(Response):
         self._reader.leave()
 
     def _release(self) -> None:
-        reason = "disconnect" if self._failure is None else "sibling"
+        failed = self._failure is not None
         for follower in self._followers:
-            self._relay.release(follower, reason)
+            if failed:
+                self._relay.release(follower, "sibling")
+            else:
+                self._relay.release(follower, "disconnect", grace_s=self._grace_s)
 
     @property
     def _failure(self) -> Outcome | None:
@@ -128,7 +132,7 @@ class Answer(Response):
         if outcome is not None and outcome.queued_ms is not None:
             meters.queue_wait.observe(outcome.queued_ms / 1000)
             trace.fields["queue_ms"] = outcome.queued_ms
-        firsts_of_prompts = self._followers[:: self._admitted.choices_per_prompt]
+        firsts_of_prompts = self._followers[:: self._admitted.meta.choices_per_prompt]
         usages = [one.outcome.usage for one in firsts_of_prompts if one.outcome is not None and one.outcome.usage]
         if usages:
             trace.fields["prompt_tokens"] = sum(usage.prompt_tokens for usage in usages)
@@ -136,15 +140,27 @@ class Answer(Response):
         trace.fields.update(tokens=self._tokens, attempts=max(one.attempt for one in self._followers))
         if len(self._followers) > 1:
             trace.fields["parts"] = len(self._followers)
-        if self._admitted.ahead is not None:
-            trace.fields["ahead"] = self._admitted.ahead
+        if self._admitted.queued.ahead is not None:
+            trace.fields["ahead"] = self._admitted.queued.ahead
+
+
+def _queue_headers(queued: Queued) -> dict[str, str]:
+    """Where the request stood when it came."""
+    headers = {}
+    if queued.ahead is not None:
+        headers["x-busway-queue-position"] = str(queued.ahead)
+    if queued.starts_in_ms is not None:
+        headers["x-busway-queue-estimated-ms"] = str(queued.starts_in_ms)
+    if queued.joined:
+        headers["x-busway-joined"] = "true"
+    return headers
 
 
 class JsonAnswer(Answer):
     """The whole answer, when it is whole. Its status is always the true one, so no byte is sent before."""
 
-    def __init__(self, admitted: Admitted, writer: Body, relay: Relay, meters: Meters) -> None:
-        super().__init__(admitted, relay, meters)
+    def __init__(self, admitted: Admitted, writer: Body, relay: Relay, meters: Meters, grace_s: float = 0.0) -> None:
+        super().__init__(admitted, relay, meters, grace_s)
         self._writer = writer
 
     async def _write(self, scope: Scope, receive: Receive, send: Send) -> None:

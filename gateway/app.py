@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from gateway.context import ClientGone, Context, trace_of
 from gateway.door import Door, parse_keys
 from gateway.openai.errors import INTERNAL, INTERNAL_MESSAGE, Problem
-from gateway.routes import chat, completions, embeddings, models, ops
+from gateway.routes import chat, completions, embeddings, models, ops, requests
 from gateway.state import Gateway
 from shared.errors import BuswayError
 from shared.settings import Settings
@@ -47,7 +47,7 @@ def create_app(settings: Settings) -> App:
         title="Busway", version=VERSION, lifespan=lifespan, openapi_url=None, docs_url=None, redirect_slashes=False
     )
     app.gateway, app.keys = gateway, keys
-    for part in (chat, completions, embeddings, models, ops):
+    for part in (chat, completions, embeddings, requests, models, ops):
         app.include_router(part.router)
     handlers = {BuswayError: _refused, HTTPException: _unroutable, ClientGone: _gone, Exception: _failed}
     for kind, handler in handlers.items():

@@ -35,6 +35,8 @@ class Trace:
     started: float
     abort: Callable[[], None] | None = None
     """Cuts the connection, whatever waits in its buffers."""
+    tenant: str = ""
+    """Whose request it is, by its API key; empty where no keys are asked for."""
     status: int = 0
     endpoint: str = ""
     """Set for requests that ask a model for something."""
@@ -63,7 +65,7 @@ class Context:
         trace = scope[KEY] = Trace(ids.request_id(), time.monotonic(), abort=_abort_of(send))
         structlog.contextvars.bind_contextvars(request_id=trace.request_id)
         headers = dict(scope["headers"])
-        extra = [(b"x-request-id", trace.request_id.encode())]
+        extra: list[tuple[bytes, bytes]] = []
         client_id = headers.get(b"x-client-request-id", b"")
         if _SANE_ID.fullmatch(client_id):
             extra.append((b"x-client-request-id", client_id))
@@ -72,7 +74,8 @@ class Context:
         async def tell(message: Message) -> None:
             if message["type"] == "http.response.start":
                 trace.status = message["status"]
-                message = {**message, "headers": [*message.get("headers", ()), *extra]}
+                told = [(b"x-request-id", trace.request_id.encode()), *extra]
+                message = {**message, "headers": [*message.get("headers", ()), *told]}
             await send(message)
 
         try:

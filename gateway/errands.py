@@ -15,12 +15,12 @@ class Errands:
     """Every task is held, its failure is told, and `close` waits for what is under way."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def send(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def send(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
         """Start it now."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
@@ -32,7 +32,7 @@ class Errands:
             await asyncio.wait(self._tasks, timeout=within_s)
         await stop(self._tasks)
 
-    def _returned(self, task: asyncio.Task[None]) -> None:
+    def _returned(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("errand.failed", errand=task.get_name(), exc_info=error)

@@ -82,14 +82,15 @@ class Follower:
         "reader", "repairing", "tokens", "wanted",
     )  # fmt: skip
 
-    def __init__(self, request_id: str, model: str, lane: str, reader: Reader | None = None) -> None:
+    def __init__(self, request_id: str, model: str, lane: str, reader: Reader | None = None, *, after: int = 0) -> None:
+        """`after`: the reader has so many tokens already."""
         self.id = request_id
         self.model = model
         self.lane = lane
         self.reader = reader or Reader()
         self.accepted = False
         """The broker has the request: only then can it be missing."""
-        self.tokens = 0
+        self.tokens = after
         self.attempt = 0
         """The newest that was heard of."""
         self.wanted = 0

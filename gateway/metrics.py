@@ -12,7 +12,7 @@ TTFT_S = (
 )  # fmt: skip
 E2E_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 ITL_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5)
-CANCEL_REASONS = ("disconnect", "deadline", "queue_timeout", "drain", "lost")
+CANCEL_REASONS = ("disconnect", "deadline", "queue_timeout", "drain", "lost", "asked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,11 @@ class Metrics:
             registry=self.registry, multiprocess_mode="livesum",
         )  # fmt: skip
         self.lane_full = self._counter("lane_full", "Requests that a full lane refused", ["lane"])
+        self.deadline_refused = self._counter(
+            "deadline_refused", "Requests that would not have started in time", ["lane"]
+        )
+        self.joined = self._counter("requests_joined", "Requests whose idempotency key named one that was there")
+        self.resumed = self._counter("requests_resumed", "Clients that came back for the rest of an answer")
         self.cancels = self._counter("cancels_sent", "Unfinished requests that were taken back", ["reason"])
         self.resubscribes = self._counter("stream_resubscribes", "Times at which frames may have been missed")
         self.gaps_filled = self._counter("stream_gaps_filled", "Reads of a log that brought missing tokens")

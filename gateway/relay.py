@@ -34,7 +34,7 @@ class Relay:
         self.channel = keys.gateway_channel(ids.boot_id())
         self._broker = broker
         self._metrics = metrics
-        self._followers: dict[str, Follower] = {}
+        self._followers: dict[str, list[Follower]] = {}
         self._errands = Errands()
         self._probes = asyncio.Semaphore(PROBES_AT_ONCE)
         self._subscriber = Subscriber(
@@ -59,7 +59,10 @@ class Relay:
 
     @property
     def followers(self) -> int:
-        return len(self._followers)
+        return sum(map(len, self._followers.values()))
+
+    def _all(self) -> list[Follower]:
+        return [follower for some in self._followers.values() for follower in some]
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
         """What must run all the time."""
@@ -71,7 +74,7 @@ class Relay:
 
     def follow(self, follower: Follower) -> int:
         """Route frames to it from now on; must come before the request enters a lane. Returns what `accept` needs."""
-        self._followers[follower.id] = follower
+        self._followers.setdefault(follower.id, []).append(follower)
         self._metrics.in_flight.labels(follower.lane).inc()
         return self._losses
 
@@ -83,28 +86,58 @@ class Relay:
         if losses != self._losses:
             self._repair(follower)
 
-    def release(self, follower: Follower, reason: str = "disconnect") -> None:
-        """Nobody reads it any more. What has not ended is cancelled, once."""
-        if self._followers.pop(follower.id, None) is None:
-            return
-        self._metrics.in_flight.labels(follower.lane).dec()
-        if follower.outcome is None:
-            self._send_cancel(follower, CANCELLED, reason)
+    async def join(self, follower: Follower) -> bool:
+        """Follow a request that is there already, from what the follower has on. False if nothing is known of it."""
+        self.follow(follower)
+        try:
+            found = await self._broker.watch(follower.model, follower.id, self.channel)
+        except BaseException:
+            self._forget(follower)
+            raise
+        if not found:
+            self._forget(follower)
+            return False
+        self.accept(follower, -1)
+        return True
+
+    def release(self, follower: Follower, reason: str = "disconnect", *, grace_s: float = 0.0) -> None:
+        """Nobody reads it any more. What has not ended is cancelled, once, unless others read it or want it kept.
+
+        Its client may come back within the grace, to this gateway or another.
+        """
+        if self._forget(follower) and follower.outcome is None and not self._is_followed(follower):
+            self._errands.send("leave", self._leave(follower, reason, grace_s))
 
     def drop(self, follower: Follower) -> None:
         """Forget one whose request was refused."""
-        if self._followers.pop(follower.id, None) is not None:
-            self._metrics.in_flight.labels(follower.lane).dec()
+        self._forget(follower)
 
     def give_up(self, follower: Follower, outcome: wire.Outcome, reason: str) -> None:
-        """End it here and now, and take its request back."""
+        """End it here and now, and take its request back unless somebody else wants it."""
         if follower.outcome is None:
             follower.end(outcome)
-            self._send_cancel(follower, EXPIRED if outcome is EXPIRED else CANCELLED, reason)
+            if not self._is_followed(follower):
+                self._send_cancel(follower, EXPIRED if outcome is EXPIRED else CANCELLED, reason)
 
-    def give_up_all(self, outcome: wire.Outcome, reason: str) -> None:
-        for follower in list(self._followers.values()):
-            self.give_up(follower, outcome, reason)
+    def leave_all(self, outcome: wire.Outcome) -> None:
+        """End all here, and leave their requests to whoever comes back for them at another gateway."""
+        for follower in self._all():
+            follower.end(outcome)
+
+    def _is_followed(self, follower: Follower) -> bool:
+        """Somebody else here still waits for the same request."""
+        return any(one is not follower and one.outcome is None for one in self._followers.get(follower.id, ()))
+
+    def _forget(self, follower: Follower) -> bool:
+        """False if it was forgotten before."""
+        some = self._followers.get(follower.id, [])
+        if follower not in some:
+            return False
+        some.remove(follower)
+        if not some:
+            del self._followers[follower.id]
+        self._metrics.in_flight.labels(follower.lane).dec()
+        return True
 
     def give_up_if_queued(self, follower: Follower) -> None:
         """Its time in the queue is over: give it up unless a worker has taken it."""
@@ -119,8 +152,7 @@ class Relay:
             return
         followers = self._followers
         for frame in frames:
-            follower = followers.get(frame.id)
-            if follower is not None:
+            for follower in followers.get(frame.id, ()):
                 verdict = follower.offer(frame)
                 if verdict is not Verdict.TAKEN:
                     self._metrics.odd_frames[verdict].inc()
@@ -130,8 +162,8 @@ class Relay:
     def _on_resubscribed(self) -> None:
         self._losses += 1
         self._metrics.resubscribes.inc()
-        log.info("relay.resubscribed", followers=len(self._followers))
-        for follower in list(self._followers.values()):
+        log.info("relay.resubscribed", followers=self.followers)
+        for follower in self._all():
             self._repair(follower)
 
     def _repair(self, follower: Follower) -> None:
@@ -142,7 +174,7 @@ class Relay:
     async def _catch_up(self, follower: Follower) -> None:
         """Until the follower holds all that is known to exist, and nothing more may have been missed meanwhile."""
         try:
-            while follower.outcome is None and follower.id in self._followers:
+            while follower.outcome is None and follower in self._followers.get(follower.id, ()):
                 async with self._probes:
                     losses = self._losses
                     wanted, after = follower.wanted, follower.tokens
@@ -173,7 +205,7 @@ class Relay:
         while True:
             await asyncio.sleep(SWEEP_S)
             quiet = []
-            for follower in self._followers.values():
+            for follower in self._all():
                 follower.quiet += 1
                 if follower.quiet >= QUIET_SWEEPS:
                     quiet.append(follower)
@@ -189,30 +221,42 @@ class Relay:
             return
         if record is None:
             follower.end(LOST)
-        elif record.state == "queued" and record.attempt == 0:
+        elif record.state == "queued":
             self.give_up(follower, EXPIRED, "queue_timeout")
 
     def _send_cancel(self, follower: Follower, outcome: wire.Outcome, reason: str) -> None:
         self._metrics.cancels.labels(reason).inc()
         self._errands.send("cancel", self._cancel(follower, outcome))
 
-    async def _cancel(self, follower: Follower, outcome: wire.Outcome) -> None:
-        """Tried a few times; should Redis stay away, the request's own deadline ends it.
+    async def _leave(self, follower: Follower, reason: str, grace_s: float) -> None:
+        if grace_s:
+            await asyncio.sleep(grace_s)
+            if self._is_followed(follower):
+                return
+        if await self._cancel(follower, CANCELLED) != "kept":
+            self._metrics.cancels.labels(reason).inc()
+
+    async def _cancel(self, follower: Follower, outcome: wire.Outcome) -> str:
+        """Tried a few times; should Redis stay away, the request's own deadline ends it. Returns what was found.
 
         A request that Redis does not know may still be on its way there, unless its coming was confirmed.
         """
+        found = "unknown"
         for pause_s in (*CANCEL_RETRIES_S, None):
             was_accepted = follower.accepted
             try:
-                found = await self._broker.cancel(follower.model, follower.lane, follower.id, outcome)
+                found = await self._broker.cancel(
+                    follower.model, follower.lane, follower.id, outcome, leaves=self.channel
+                )
             except BrokerUnavailable as error:
                 if pause_s is None:
                     log.warning("cancel.failed", request=follower.id, error=str(error))
             else:
                 if found != "unknown" or was_accepted:
-                    return
+                    break
             if pause_s is not None:
                 await asyncio.sleep(pause_s)
+        return found
 
     async def _again(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """A defect in a callback must not end the relay for good: say so, start over, and look after everyone."""

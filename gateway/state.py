@@ -15,8 +15,10 @@ from gateway.exposition import Exposition
 from gateway.metrics import Metrics
 from gateway.relay import Relay
 from gateway.stream import Pace
+from gateway.whereabouts import Whereabouts
 from shared.broker import Broker
 from shared.connection import connect, connect_subscriber
+from shared.inspection import Inspector
 from shared.settings import Settings
 from shared.tasks import stop
 from shared.wire import ErrorInfo, Outcome
@@ -42,12 +44,15 @@ class Gateway:
         self.started_at = int(time.time())
         self.lifecycle = Lifecycle()
         self.metrics = Metrics()
-        self.pace = Pace(settings.gateway.header_hold_s, settings.gateway.keepalive_s)
+        self.pace = Pace(
+            settings.gateway.header_hold_s, settings.gateway.keepalive_s, settings.gateway.disconnect_grace_s
+        )
         self._redis = connect(settings.redis, connections=CONNECTIONS)
         self._listener = connect_subscriber(settings.redis)
-        broker = Broker(self._redis, keep_ms=settings.redis.replay_ttl_s * 1000)
+        broker = self.broker = Broker(self._redis, keep_ms=settings.redis.replay_ttl_s * 1000)
         self.relay = Relay(broker, self._listener, self.metrics)
         self.catalogue = Catalogue(broker, list(settings.lanes), absent_grace_s=settings.gateway.absent_grace_s)
+        self.whereabouts = Whereabouts(Inspector(self._redis), self.catalogue, settings.lanes)
         self.exposition = Exposition(self.metrics, self.catalogue, settings.lanes)
         self.admission = Admission(
             broker,
@@ -80,7 +85,7 @@ class Gateway:
         self.lifecycle.is_draining = True
         drain_s = self.settings.gateway.drain_s
         log.info("gateway.draining", open=self.relay.followers, drain_s=drain_s)
-        asyncio.get_running_loop().call_later(drain_s, self.relay.give_up_all, DRAINED, "drain")
+        asyncio.get_running_loop().call_later(drain_s, self.relay.leave_all, DRAINED)
 
     def not_ready(self) -> list[str]:
         """What keeps this gateway from serving."""

@@ -1,6 +1,7 @@
 """The answer as a stream of server-sent events."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -27,6 +28,8 @@ class Pace:
 
     header_hold_s: float
     keepalive_s: float
+    grace_s: float = 0.0
+    """A client that lost its connection may come back within this time."""
 
 
 class Running:
@@ -35,24 +38,35 @@ class Running:
     def __init__(self, follower: Follower, choice: Choice) -> None:
         self._follower = follower
         self._choice = choice
+        self._opening = choice.opening if follower.tokens == 0 else b""  # who has read some of it has seen that
         self._last_at: float | None = None
         self._is_closed = False
+        self.position = follower.tokens
+        """Tokens that have been told."""
 
-    def events(self, now: float, meters: Meters) -> bytes:
-        """What is new; with the end of the choice, its last event."""
+    def events(self, now: float, meters: Meters, stamp: Callable[[], bytes] | None) -> bytes:
+        """What is new; with the end of the choice, its last event. `stamp` gives the id of an event, if it has one."""
         outcome, frames = self._follower.outcome, self._follower.read()
         ends = outcome is not None and outcome.state == "done" and not self._is_closed
         if not (frames or ends):
             return b""
-        opening = self._choice.opening if self._last_at is None else b""
         if frames and self._last_at is not None:
             gap_s = (now - self._last_at) / len(frames)
             for _ in frames:
                 meters.between.observe(gap_s)
         self._last_at = now
-        events = opening + (self._choice.text(frames) if frames else b"")
+        events, self._opening = self._opening, b""
+        if stamp is None:
+            events += self._choice.text(frames) if frames else b""
+        else:
+            for frame in frames:
+                self.position = frame.at + len(frame.ids)
+                events += stamp() + self._choice.text([frame])
         if ends and outcome is not None:
             self._is_closed = True
+            if stamp is not None:
+                self.position = self._follower.tokens
+                events += stamp()
             events += self._choice.finish(outcome)
         return events
 
@@ -62,8 +76,18 @@ class EventStream(Answer):
 
     media_type = "text/event-stream"
 
-    def __init__(self, admitted: Admitted, dialect: Dialect, relay: Relay, meters: Meters, pace: Pace) -> None:
-        super().__init__(admitted, relay, meters)
+    def __init__(
+        self,
+        admitted: Admitted,
+        dialect: Dialect,
+        relay: Relay,
+        meters: Meters,
+        pace: Pace,
+        *,
+        with_ids: bool = False,
+    ) -> None:
+        """`with_ids`: each event says how many tokens of each choice have been told: where to go on after it."""
+        super().__init__(admitted, relay, meters, pace.grace_s)
         self._dialect = dialect
         self._pace = pace
         self._hold_is_over = pace.header_hold_s == 0
@@ -72,6 +96,7 @@ class EventStream(Answer):
         self._choices = [
             Running(follower, choice) for follower, choice in zip(self._followers, dialect.choices, strict=True)
         ]
+        self._stamp = self._id if with_ids else None
         self._reader.on_stall = self._cut
         self.headers["content-type"] = "text/event-stream; charset=utf-8"
         self.headers["cache-control"] = "no-cache"
@@ -107,9 +132,12 @@ class EventStream(Answer):
     def _events(self) -> bytes:
         """What all choices have to say since the last time."""
         now = time.monotonic()
-        events = [said for choice in self._choices if (said := choice.events(now, self._meters))]
+        events = [said for choice in self._choices if (said := choice.events(now, self._meters, self._stamp))]
         self._reader.was_read()
         return events[0] if len(events) == 1 else b"".join(events)
+
+    def _id(self) -> bytes:
+        return sse.event_id([choice.position for choice in self._choices])
 
     def _last_events(self, failure: Outcome | None) -> bytes:
         if failure is not None:

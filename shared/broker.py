@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from shared import keys, scripts, wire
 from shared.connection import reachable
-from shared.errors import LaneFull
+from shared.errors import DeadlineTooNear, KeyReused, LaneFull
 from shared.keys import Keys
 from shared.lanes import Lane
 from shared.scripts import Call
@@ -40,6 +40,25 @@ class Submission:
     """The channel of the gateway that watches; empty: nobody does."""
     deadline_ms: int | None = None
     """Life of the request, if shorter than the lane's."""
+    detached: bool = False
+    """It runs to its end, whoever leaves."""
+    tenant: str = ""
+    """Whose it is: nobody else may see it."""
+    meta: wire.Meta | None = None
+    fingerprint: str = ""
+    """Tells its content from another's. Set: the id was made of the client's own key, which it may use again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """What became of a request on its way in."""
+
+    ahead: int | None = None
+    """Requests before it in its lane; None if it was in already."""
+    starts_in_ms: int | None = None
+    """Estimated, at the pace that was measured; None if nothing was."""
+    joined: bool = False
+    """It is the request of an earlier call with the same key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,38 +90,66 @@ class Broker:
         self.redis = redis
         self._keep_ms = keep_ms
 
-    async def enqueue(self, submission: Submission, lane: Lane) -> int | None:
-        """Queue it; returns the number of requests ahead. LaneFull at the lane's bound.
+    async def enqueue(self, submission: Submission, lane: Lane) -> Queued:
+        """Queue it. LaneFull at the lane's bound, DeadlineTooNear if it would not start in time.
 
-        Repeating it with the same id is harmless, and then the number is not known.
+        Repeating it with the same id is harmless, and then the number ahead is not known. With a fingerprint a
+        request that ended otherwise than done is queued again, and KeyReused says that it was another's.
         """
-        names = Keys(submission.model)
+        names, name = Keys(submission.model), submission.lane
         deadline_ms = min(int(lane.deadline_s * 1000), submission.deadline_ms or int(lane.deadline_s * 1000))
+        start_ms = min(int(lane.queue_timeout_s * 1000), deadline_ms)
         args: list[scripts.Value] = [submission.id, lane.max_queued, lane.max_queued_tokens, submission.cost_tokens]
-        args += [min(int(lane.queue_timeout_s * 1000), deadline_ms), deadline_ms, KEEP_BEYOND_DEADLINE_MS]
-        args += [names.bell, submission.lane, "gw", submission.channel, "payload", wire.encode(submission.request)]
-        name = submission.lane
+        args += [start_ms, deadline_ms, KEEP_BEYOND_DEADLINE_MS, names.bell, name, int(bool(submission.fingerprint))]
+        for field, value in _fields(submission).items():
+            args += [field, value]
+        touched = [names.stream(name), names.request(submission.id), names.stats(name)]
         async with reachable():
-            reply = await scripts.run(
-                self.redis,
-                Call(scripts.ENQUEUE, [names.stream(name), names.request(submission.id), names.stats(name)], args),
-            )
-        if reply[0] == b"FULL":
+            verdict, *told = await scripts.run(self.redis, Call(scripts.ENQUEUE, touched, args))
+        if verdict == b"DUP":
+            if submission.fingerprint and told[1].decode() != submission.fingerprint:
+                raise KeyReused("This idempotency key came with another request before.", param="Idempotency-Key")
+            return Queued(joined=bool(submission.fingerprint))
+        waiting, per_second = told[0], told[2 if verdict != b"OK" else 1] / 1000
+        if verdict == b"FULL":
             raise LaneFull(
-                f"lane {name} is full: {reply[1]} requests and {reply[2]} tokens wait",
-                retry_after_s=retry_after_s(bound=lane.max_queued, per_second=reply[3] / 1000),
+                f"lane {name} is full: {waiting} requests and {told[1]} tokens wait",
+                retry_after_s=retry_after_s(bound=lane.max_queued, per_second=per_second),
             )
-        return int(reply[1]) if reply[0] == b"OK" else None
+        if verdict == b"LATE":
+            late_s = waiting / per_second - start_ms / 1000
+            raise DeadlineTooNear(
+                f"{waiting} requests wait in lane {name}, and {per_second:.3g} a second are started: "
+                f"this one would not be within {start_ms / 1000:g} s",
+                retry_after_s=min(MAX_RETRY_AFTER_S, max(1, math.ceil(late_s))),
+            )
+        return Queued(waiting, estimate_ms(waiting, per_second))
 
-    async def cancel(self, model: str, lane: str, request_id: str, outcome: wire.Outcome = CANCELLED) -> str:
-        """End it if it waits, tell its worker if it runs. 'settled', 'running', 'ended' or 'unknown'."""
+    async def cancel(
+        self, model: str, lane: str, request_id: str, outcome: wire.Outcome = CANCELLED, *, leaves: str = ""
+    ) -> str:
+        """End it if it waits, tell its worker if it runs. 'settled', 'running', 'ended' or 'unknown'.
+
+        `leaves` is the channel of a gateway that has stopped watching: if others watch, or the request is detached, it
+        is 'kept'.
+        """
         names = Keys(model)
         args: list[scripts.Value] = [request_id, outcome.state, wire.encode(outcome), self._keep_ms, names.prefix]
-        args += [keys.CONTROL_PREFIX, wire.encode(wire.Control(id=request_id))]
+        args += [keys.CONTROL_PREFIX, wire.encode(wire.Control(id=request_id)), leaves]
         touched = [names.stream(lane), names.request(request_id), names.stats(lane)]
         async with reachable():
             reply: bytes = await scripts.run(self.redis, Call(scripts.CANCEL, touched, args))
         return reply.decode()
+
+    async def watch(self, model: str, request_id: str, channel: str) -> bool:
+        """Have what it produces from now on told on this channel, too. False if nothing is known of it.
+
+        What was produced before is in the log.
+        """
+        args = [channel, keys.CONTROL_PREFIX, wire.encode(wire.Control(id=request_id, kind="watch"))]
+        async with reachable():
+            state: bytes = await scripts.run(self.redis, Call(scripts.WATCH, [Keys(model).request(request_id)], args))
+        return bool(state)
 
     async def record(self, model: str, request_id: str) -> Record | None:
         """What is known of a request; None if nothing is (never accepted, forgotten, or data lost)."""
@@ -171,6 +218,24 @@ class Broker:
             for raw, fields in zip(ids, hashes, strict=True)
             if fields
         )
+
+
+def estimate_ms(ahead: int, per_second: float) -> int | None:
+    """Time until so many requests have been started; None if the pace is not known."""
+    if ahead == 0:
+        return 0
+    return math.ceil(ahead / per_second * 1000) if per_second > 0 else None
+
+
+def _fields(submission: Submission) -> dict[str, scripts.Value]:
+    """What the request hash holds from the start; what is not set is left out."""
+    fields: dict[str, scripts.Value] = {"payload": wire.encode(submission.request)}
+    if submission.meta is not None:
+        fields["meta"] = wire.encode(submission.meta)
+    if submission.detached:
+        fields["detach"] = 1
+    told = {"gw": submission.channel, "tenant": submission.tenant, "print": submission.fingerprint}
+    return {**fields, **{name: value for name, value in told.items() if value}}
 
 
 def retry_after_s(*, bound: int, per_second: float) -> int:

@@ -5,9 +5,12 @@
     ├── WireError              a message cannot be read (another version, or damage)
     ├── RequestError           the caller's request cannot be served as it is
     │   ├── InvalidRequest     ... because of a field (`param`)
-    │   └── ModelNotFound      ... because nothing serves that model
+    │   ├── ModelNotFound      ... because nothing serves that model
+    │   ├── RequestUnknown     ... because no request has that id, or it ended too long ago
+    │   └── KeyReused          ... because its idempotency key belongs to another request
     └── Unavailable            the fleet cannot take it now
         ├── LaneFull           the lane is at its bound; `retry_after_s` was measured
+        ├── DeadlineTooNear    the lane does not drain fast enough to start it in time, as measured
         ├── NoWorkers          the model is known, but nobody serves it at the moment
         ├── BrokerUnavailable  Redis does not answer
         └── Draining           this process is on its way out
@@ -59,6 +62,18 @@ class ModelNotFound(RequestError):
     code = "model_not_found"
 
 
+class RequestUnknown(RequestError):
+    """No request has this id, or it ended too long ago."""
+
+    code = "request_not_found"
+
+
+class KeyReused(RequestError):
+    """The idempotency key came with another request before."""
+
+    code = "idempotency_key_reused"
+
+
 class Unavailable(BuswayError):
     """The fleet cannot take the request now."""
 
@@ -73,6 +88,12 @@ class LaneFull(Unavailable):
     """The lane is at its bound of requests or tokens."""
 
     code = "lane_full"
+
+
+class DeadlineTooNear(Unavailable):
+    """At the pace that was measured the request would not be started in time."""
+
+    code = "deadline_unreachable"
 
 
 class NoWorkers(Unavailable):

@@ -13,7 +13,7 @@ from shared.errors import WireError
 from shared.keys import Keys
 from shared.scripts import Call
 
-DEAD_LETTERS_KEPT = 10_000
+DEAD_LETTERS_KEPT = 1_000
 MODELS_KEPT_S = 86_400
 
 POISONED = wire.Outcome(
@@ -32,11 +32,12 @@ class Assignment:
     attempt: int
     request: wire.GenerateRequest | None
     """None if the payload or the log cannot be read here (a newer version); the request must be failed."""
-    channel: str
     deadline_ms: int
     """Time left, from the moment of the call."""
     queued_ms: int
     """Time it waited before its first attempt."""
+    deaths: int
+    """Workers that died while they ran it."""
     position: int
     """Tokens that the log holds."""
     prior_ids: tuple[int, ...]
@@ -84,6 +85,18 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
+class Reported:
+    """What the broker said to a report."""
+
+    refused: tuple[Assignment, ...] = ()
+    """No longer ours."""
+    unwatched: tuple[Assignment, ...] = ()
+    """Nobody reads these now: their next pieces may come in larger portions."""
+    orphans: tuple[Assignment, ...] = ()
+    """Whoever wanted these will not come back: cancel them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """What a heartbeat found."""
 
@@ -95,16 +108,24 @@ class Beat:
 class Lease:
     """Typed calls for a worker's transitions on one model. BrokerUnavailable if Redis does not answer."""
 
-    def __init__(self, redis: Redis, *, model: str, worker_id: str, keep_ms: int) -> None:
+    def __init__(
+        self, redis: Redis, *, model: str, worker_id: str, keep_ms: int, grace_ms: int, alone_after: int = 2
+    ) -> None:
+        """`grace_ms`: a gateway that has been gone for longer will not come back for its requests.
+
+        `alone_after`: a request that so many workers died of is given to one that runs nothing else.
+        """
         self.redis = redis
         self.worker_id = worker_id
         self.keys = Keys(model)
         self._keep_ms = keep_ms
+        self._grace_ms = grace_ms
+        self._alone_after = alone_after
         self._ends: list[scripts.Value] = [keep_ms, wire.encode(EXPIRED), wire.encode(CANCELLED)]
 
     async def fetch(self, rooms: Sequence[Room], total: int) -> Fetched:
         """Up to `total` requests, lanes in the order of `rooms`."""
-        args: list[scripts.Value] = [self.worker_id, self.keys.prefix, total, *self._ends]
+        args: list[scripts.Value] = [self.worker_id, self.keys.prefix, total, *self._ends, self._grace_ms]
         for room in rooms:
             args += [room.quota, room.cap]
         lanes = [room.lane for room in rooms]
@@ -118,26 +139,36 @@ class Lease:
             again=bool(again),
         )
 
-    async def claim(self, lanes: Sequence[str], total: int, *, lease_ms: int, max_deaths: int) -> list[Assignment]:
-        """Up to `total` requests whose owner has been silent for a lease; those that killed too many are given up."""
+    def is_suspect(self, held: Assignment) -> bool:
+        """It may be what the workers died of, and must run alone."""
+        return held.deaths >= self._alone_after
+
+    async def claim(
+        self, lanes: Sequence[str], total: int, *, lease_ms: int, max_deaths: int, may_take_suspect: bool = True
+    ) -> list[Assignment]:
+        """Up to `total` requests whose owner has been silent for a lease, at most one suspect among them.
+
+        Those that killed too many are given up.
+        """
         args: list[scripts.Value] = [self.worker_id, self.keys.prefix, total, *self._ends, wire.encode(POISONED)]
-        args += [lease_ms, max_deaths, DEAD_LETTERS_KEPT]
+        args += [self._grace_ms, lease_ms, max_deaths, DEAD_LETTERS_KEPT, self._alone_after, int(may_take_suspect)]
         touched = [*self._lane_keys(lanes), self.keys.dead_letters]
         async with reachable():
             opened = await scripts.run(self.redis, Call(scripts.CLAIM, touched, args))
         return self._assignments(opened, lanes)
 
-    async def report(self, emissions: Sequence[Emission], endings: Sequence[Ending]) -> list[Assignment]:
-        """Log and publish the pieces, then end what ended, in one round trip. Returns what was no longer ours."""
+    async def report(self, emissions: Sequence[Emission], endings: Sequence[Ending]) -> Reported:
+        """Log and publish the pieces, then end what ended, in one round trip."""
         calls = [self._emit(emissions)] if emissions else []
         calls += [self._finish(ending) for ending in endings]
         if not calls:
-            return []
+            return Reported()
         async with reachable():
             replies = await scripts.run_all(self.redis, calls)
-        refused = [emissions[number - 1].held for number in replies.pop(0)] if emissions else []
-        refused += [ending.held for ending, kept in zip(endings, replies, strict=True) if not kept]
-        return refused
+        named = [tuple(emissions[number - 1].held for number in some) for some in replies.pop(0)] if emissions else []
+        refused, unwatched, orphans = named or ((), (), ())
+        refused += tuple(ending.held for ending, kept in zip(endings, replies, strict=True) if not kept)
+        return Reported(refused, unwatched, orphans)
 
     async def park(self, held: Assignment) -> bool:
         """Hand it over to any worker, with what its log holds. False if it was no longer ours."""
@@ -181,11 +212,11 @@ class Lease:
         return [_assignment(lanes[int(number) - 1], fields) for number, *fields in opened]
 
     def _emit(self, emissions: Sequence[Emission]) -> Call:
-        args: list[scripts.Value] = []
+        args: list[scripts.Value] = [self.keys.prefix, self._grace_ms]
         for emission in emissions:
             held, piece = emission.held, emission.piece
             assert piece.ids, "a piece without tokens has no place in the log"
-            args += [held.id, held.attempt, emission.at, len(piece.ids), wire.encode_members(piece), held.channel]
+            args += [held.id, held.attempt, emission.at, len(piece.ids), wire.encode_members(piece)]
         return Call(scripts.EMIT, [self.keys.log(emission.held.id) for emission in emissions], args)
 
     def _finish(self, ending: Ending) -> Call:
@@ -198,7 +229,7 @@ class Lease:
 
 def _assignment(lane: str, opened: list[Any]) -> Assignment:
     """From what `open` in prelude.lua returns, the lane's number left off."""
-    entry, request_id, attempt, payload, channel, deadline_ms, queued_ms, position, logged = opened
+    entry, request_id, attempt, payload, deadline_ms, queued_ms, deaths, position, logged = opened
     try:
         request = wire.decode(payload, wire.GenerateRequest)
         pieces = [wire.decode_members(members, wire.Piece) for members in logged]
@@ -213,9 +244,9 @@ def _assignment(lane: str, opened: list[Any]) -> Assignment:
         id=request_id.decode(),
         attempt=attempt,
         request=request,
-        channel=channel.decode(),
         deadline_ms=deadline_ms,
         queued_ms=queued_ms,
+        deaths=deaths,
         position=position,
         prior_ids=prior_ids,
     )

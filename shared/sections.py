@@ -24,6 +24,9 @@ class RedisSettings(Section):
     )
     timeout_s: Seconds = Field(default=5, gt=0, description="Longest wait for one reply")
     replay_ttl_s: int = Field(default=300, ge=1, description="An answer can be replayed this long after its end")
+    orphan_grace_s: Seconds = Field(
+        default=10, gt=0, description="When a gateway has vanished, its requests are kept this long for their clients"
+    )
 
 
 class GatewaySettings(Section):
@@ -45,6 +48,9 @@ class GatewaySettings(Section):
     keepalive_s: Seconds = Field(default=10, gt=0, description="Silence after which a stream carries a comment")
     body_timeout_s: Seconds = Field(default=30, gt=0, description="A body that takes longer to arrive is answered 400")
     drain_s: Seconds = Field(default=30, ge=0, description="On SIGTERM, open streams may take this long to end")
+    disconnect_grace_s: Seconds = Field(
+        default=2, ge=0, description="A client that lost its connection may come back this long before its cancel"
+    )
     default_lane: str = Field(default="interactive", description="Lane of a request that asks for none")
     absent_grace_s: Seconds = Field(
         default=60, ge=0, description="A model without workers still accepts requests this long"
@@ -57,6 +63,7 @@ class EchoSettings(Section):
     step_ms: float = Field(default=0, ge=0, le=3_600_000, description="Cost of a step")
     decode_ms: float = Field(default=0, ge=0, le=3_600_000, description="Cost of each sequence that decodes in it")
     prefill_ms: float = Field(default=0, ge=0, le=3_600_000, description="Cost of each prompt token that it prefills")
+    dies_of: str = Field(default="", description="A prompt with these words kills the worker: to try what happens then")
 
 
 class UpstreamSettings(Section):
@@ -110,7 +117,11 @@ class WorkerSettings(Section):
         default=10, ge=0.5, description="A silent worker's requests go to another after this long; the same for all"
     )
     drain_s: Seconds = Field(default=30, ge=0, description="On SIGTERM, finish what can be finished in this time")
-    max_deaths: int = Field(default=3, ge=1, description="A request that took this many workers down is given up")
+    max_deaths: int = Field(
+        default=3,
+        ge=1,
+        description="A request that took this many workers down is given up; with one less it runs alone",
+    )
     echo: EchoSettings = EchoSettings()
     upstream: UpstreamSettings = UpstreamSettings()  # type: ignore[call-arg]
 

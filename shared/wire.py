@@ -83,6 +83,22 @@ class GenerateRequest(Message, frozen=True):
     v: int = 1
 
 
+class Meta(Message, frozen=True):
+    """How a request was asked for: what any gateway needs to tell its answer again. Kept with its first part."""
+
+    endpoint: Literal["chat.completions", "completions", "embeddings"]
+    created: int
+    """Unix time in seconds."""
+    tier: str
+    include_usage: bool = False
+    parts: int = 1
+    """The request's parts, each queued by itself."""
+    choices_per_prompt: int = 1
+    base64: bool = False
+    """How embeddings are told."""
+    v: int = 1
+
+
 class Usage(Message, frozen=True):
     """Tokens of one request, each counted once over all its attempts."""
 
@@ -170,10 +186,10 @@ class Frames(Message, frozen=True):
 
 
 class Control(Message, frozen=True):
-    """To one worker, on its control channel: stop this request."""
+    """To one worker, on its control channel: stop this request, tell at once what it produces, or (no id) drain."""
 
-    id: str
-    kind: Literal["cancel"] = "cancel"
+    id: str = ""
+    kind: Literal["cancel", "watch", "drain"] = "cancel"
     v: int = 1
 
 

@@ -24,7 +24,14 @@ async def serve(engine: Engine, config: Settings) -> None:
     """Run the service until SIGTERM or SIGINT. A second signal ends the process at once."""
     redis, listener = connect(config.redis), connect_subscriber(config.redis)
     keep_ms = config.redis.replay_ttl_s * 1000
-    lease = Lease(redis, model=engine.model, worker_id=ids.boot_id(), keep_ms=keep_ms)
+    lease = Lease(
+        redis,
+        model=engine.model,
+        worker_id=ids.boot_id(),
+        keep_ms=keep_ms,
+        grace_ms=int(config.redis.orphan_grace_s * 1000),
+        alone_after=max(1, config.worker.max_deaths - 1),
+    )
     service = Service(engine, lease, config.worker, config.served_lanes(), listener)
     asked = 0
 

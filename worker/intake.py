@@ -194,8 +194,9 @@ class Intake:
         return fetched.waiting if fetched else dict.fromkeys(self._lanes, self._slots)
 
     def _may_take(self) -> bool:
-        """A batch that is not continuous runs to its end before the next one is taken."""
-        return self._takes_work() and (self._settings.batching == "continuous" or not len(self._table))
+        """A batch that is not continuous runs to its end before the next one is taken; so does one before a suspect."""
+        is_open = self._settings.batching == "continuous" or not len(self._table)
+        return is_open and self._takes_work() and not self._table.has_suspect
 
     def _starving(self) -> set[str]:
         """Lanes whose oldest request has waited too long."""

@@ -1,12 +1,12 @@
 """The outlet: one report a step, while the engine already runs the next."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import structlog
 
 from shared.errors import BrokerUnavailable
-from shared.lease import Assignment, Lease
+from shared.lease import Lease, Reported
 from worker.table import Report
 
 RETRY_S = 0.2
@@ -20,9 +20,10 @@ class Outlet:
     Repeating a report is harmless, so it is repeated until the broker answers.
     """
 
-    def __init__(self, lease: Lease, *, on_lost: Callable[[Sequence[Assignment]], None]) -> None:
+    def __init__(self, lease: Lease, *, on_reply: Callable[[Report, Reported], None]) -> None:
+        """`on_reply` hears what the broker said to each report."""
         self._lease = lease
-        self._on_lost = on_lost
+        self._on_reply = on_reply
         self._queue: asyncio.Queue[Report] = asyncio.Queue(maxsize=1)
         self.refused = 0
         """Writes that the broker turned away because another attempt owns the request."""
@@ -47,7 +48,7 @@ class Outlet:
         away = False
         while True:
             try:
-                lost = await self._lease.report(report.emissions, report.endings)
+                reply = await self._lease.report(report.emissions, report.endings)
                 for assignment in report.parked:
                     await self._lease.park(assignment)
             except BrokerUnavailable as error:
@@ -58,8 +59,8 @@ class Outlet:
                 continue
             if away:
                 log.info("outlet.broker_back")
-            if lost:
-                self.refused += len(lost)
-                log.warning("outlet.refused", requests=[one.id for one in lost])
-                self._on_lost(lost)
+            if reply.refused:
+                self.refused += len(reply.refused)
+                log.warning("outlet.refused", requests=[one.id for one in reply.refused])
+            self._on_reply(report, reply)
             return

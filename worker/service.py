@@ -15,20 +15,24 @@ from shared.connection import Redis
 from shared.errors import BrokerUnavailable
 from shared.keys import control_channel
 from shared.lanes import Lane
-from shared.lease import Assignment, Lease
+from shared.lease import Assignment, Lease, Reported
 from shared.sections import WorkerSettings
 from shared.subscriber import Subscriber
 from shared.tasks import beside
 from shared.version import VERSION
+from worker.coalescer import Coalescer
 from worker.engine import Engine, Event, Work
 from worker.intake import Intake
 from worker.loop import Loop
 from worker.outlet import Outlet
-from worker.table import Orders, Release, Table
+from worker.table import Orders, Release, Report, Table
 
 DEADLINE_CHECK_S = 0.1
 BEATS_PER_LEASE = 5
 CLAIMS_PER_LEASE = 4
+CHECKS_PER_LEASE = 20
+LAPSES_AT = 0.9
+"""Of a lease: a worker that could not renew it for so long stops by itself, before others take over."""
 ADDING_S = 0.05
 
 log = structlog.get_logger()
@@ -51,7 +55,8 @@ class Service:
         self._lanes = lanes
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         self._table = Table()
-        self._outlet = Outlet(lease, on_lost=self._drop)
+        self._coalescer = Coalescer()
+        self._outlet = Outlet(lease, on_reply=self._hear_reply)
         self._intake = Intake(
             lease,
             self._table,
@@ -72,6 +77,8 @@ class Service:
         self._idle = asyncio.Event()
         self._idle.set()
         self._step_began: float | None = None
+        self._leased = asyncio.Event()
+        self._leased.set()
         self._last_beat: float | None = None
         self._claims_from = 0.0
         self._steps = 0
@@ -89,6 +96,7 @@ class Service:
             self._outlet.run(),
             Loop("heartbeat", lease_s / BEATS_PER_LEASE, self._beat).run(),
             Loop("deadlines", DEADLINE_CHECK_S, self._check_deadlines).run(),
+            Loop("lease", lease_s / CHECKS_PER_LEASE, self._check_lease).run(),
             Loop("claim", lease_s / CLAIMS_PER_LEASE, self._claim, jitter=0.3).run(),
         ]
         await beside(lasting, self._serve())
@@ -127,6 +135,7 @@ class Service:
                 self._idle.set()
                 await self._work.wait()
                 self._work.clear()
+            await self._leased.wait()
             orders = self._table.take_orders()
             held = len(self._table)
             self._step_began = time.monotonic()
@@ -137,7 +146,7 @@ class Service:
             await asyncio.sleep(0)  # so that what it asks is on its way while the step is accounted for
             self._table.put_back(not_added)
             self._steps += 1
-            report = self._table.settle(events, orders)
+            report = self._coalescer.shape(self._table.settle(events, orders))
             self._intake.quotas.charge(self._engine.spent)
             if len(self._table) < held:
                 self._intake.slot_freed()
@@ -173,13 +182,33 @@ class Service:
         except wire.WireError as error:
             log.warning("control.unreadable", error=error.message)
             return
-        self._release([one for one in self._table.assignments() if one.id == control.id], CANCELLED)
+        if control.kind == "cancel":
+            self._release([one for one in self._table.assignments() if one.id == control.id], CANCELLED)
+        elif control.kind == "watch":
+            self._coalescer.wake(control.id)
+        elif not self._draining:
+            log.info("worker.asked_to_drain")
+            self.stop()
+
+    def _hear_reply(self, report: Report, reply: Reported) -> None:
+        self._coalescer.learn([one.held for one in report.emissions], reply.unwatched)
+        self._release(reply.refused, "lost")
+        if reply.orphans:
+            log.info("requests.orphaned", requests=[one.id for one in reply.orphans])
+            self._release(reply.orphans, CANCELLED)
 
     def _accept(self, assignments: Sequence[Assignment]) -> None:
         for assignment in assignments:
             if assignment.attempt > 1:
                 log.info("request.resumed", request=assignment.id, attempt=assignment.attempt, lane=assignment.lane)
-            self._table.take(assignment)
+            is_suspect = self._lease.is_suspect(assignment)
+            if is_suspect and self._table.has_suspect:
+                self._table.hand_back(assignment)  # two of them would die together
+                continue
+            if is_suspect:
+                log.warning("request.runs_alone", request=assignment.id, deaths=assignment.deaths)
+                self._give_way(len(self._table))
+            self._table.take(assignment, alone=is_suspect)
         self._wake()
 
     def _give_way(self, count: int) -> None:
@@ -190,9 +219,6 @@ class Service:
             self._parked += len(leaving)
             log.info("requests.gave_way", requests=[one.id for one in leaving])
         self._release(leaving, "park")
-
-    def _drop(self, assignments: Sequence[Assignment]) -> None:
-        self._release(assignments, "lost")
 
     def _release(self, assignments: Sequence[Assignment], how: Release) -> None:
         if assignments:
@@ -223,8 +249,18 @@ class Service:
             # The broker was away (or we were): everybody looks silent to it until they have had time to speak.
             self._claims_from = now + lease_s / 2
         self._last_beat = now
+        if not self._leased.is_set():
+            log.info("lease.renewed")
+            self._leased.set()
         self._release(beat.lost, "lost")
         self._release(beat.cancelled, CANCELLED)
+
+    async def _check_lease(self) -> None:
+        """Whoever cannot renew its lease stops before others take over: what it produced would be refused."""
+        lapsed = self._last_beat is not None and time.monotonic() - self._last_beat > LAPSES_AT * self._settings.lease_s
+        if lapsed and self._leased.is_set() and len(self._table):
+            log.warning("lease.lapsed", running=len(self._table))
+            self._leased.clear()
 
     async def _claim(self) -> None:
         lease_s, now = self._settings.lease_s, time.monotonic()

@@ -59,6 +59,8 @@ class Report:
     emissions: list[Emission] = field(default_factory=list)
     endings: list[Ending] = field(default_factory=list)
     parked: list[Assignment] = field(default_factory=list)
+    dropped: list[Assignment] = field(default_factory=list)
+    """Those that are no longer ours, of which nothing is to be told."""
 
 
 class Table:
@@ -68,6 +70,9 @@ class Table:
         self._held: dict[str, Held] = {}
         self._orders = Orders()
         self._leaving: set[str] = set()  # of those held: the engine lets go of them before it takes anything new
+        self._suspect: Work | None = None  # held, and not added before everything else is gone
+        self._suspect_runs = False
+        self._returned: list[Assignment] = []
         self.tokens = 0
         """Tokens produced here, in all."""
 
@@ -75,8 +80,13 @@ class Table:
         return len(self._held)
 
     @property
+    def has_suspect(self) -> bool:
+        """Among what it holds is a request that must run alone."""
+        return self._suspect is not None and self._suspect.id in self._held
+
+    @property
     def has_orders(self) -> bool:
-        return bool(self._orders.add or self._orders.release)
+        return bool(self._orders.add or self._orders.release or self._returned)
 
     def used(self) -> Counter[str]:
         """Slots in use by lane, those not counted that are about to be free."""
@@ -91,8 +101,11 @@ class Table:
     def assignments(self) -> list[Assignment]:
         return [held.assignment for held in self._held.values()]
 
-    def take(self, assignment: Assignment) -> None:
-        """Hold it, and have it added to the engine. An older attempt of ours at the same request is lost."""
+    def take(self, assignment: Assignment, *, alone: bool = False) -> None:
+        """Hold it, and have it added to the engine. An older attempt of ours at the same request is lost.
+
+        One that must run alone waits until it is all that is held; there may be one of them at a time.
+        """
         self.release([one for one in self.assignments() if one.id == assignment.id], "lost")
         deadline = time.monotonic() + assignment.deadline_ms / 1000
         held = Held(assignment, tokens=assignment.position, deadline=deadline)
@@ -101,7 +114,15 @@ class Table:
             self._order_release(held.key, UNREADABLE)
         else:
             work = Work(held.key, assignment.request, assignment.prior_ids, assignment.lane)
-            self._orders.add.append(work)
+            if alone:
+                assert not self.has_suspect, "one suspect at a time"
+                self._suspect, self._suspect_runs = work, False
+            else:
+                self._orders.add.append(work)
+
+    def hand_back(self, assignment: Assignment) -> None:
+        """To its lane at once: it is not for us to run now."""
+        self._returned.append(assignment)
 
     def release(self, assignments: Iterable[Assignment], how: Release) -> None:
         """Have the engine let go of them. The first reason stands, except that 'lost' overrules any."""
@@ -125,12 +146,16 @@ class Table:
     def take_orders(self) -> Orders:
         """The orders for the next turn. What is released before it was ever added is not added."""
         orders, self._orders = self._orders, Orders()
+        if self._suspect is not None and set(self._held) == {self._suspect.id} and not self._suspect_runs:
+            self._suspect_runs = True
+            orders.add.append(self._suspect)
         orders.add = [work for work in orders.add if work.id not in orders.release]
         return orders
 
     def settle(self, events: Sequence[Event], orders: Orders) -> Report:
         """Account for a turn: move positions on, forget what ended, and say what the broker must hear."""
         report = Report()
+        report.parked, self._returned = self._returned, []
         for key, how in orders.release.items():
             self._leaving.discard(key)
             held = self._held.pop(key, None)
@@ -138,7 +163,9 @@ class Table:
                 continue
             if how == "park":
                 report.parked.append(held.assignment)
-            elif how != "lost":
+            elif how == "lost":
+                report.dropped.append(held.assignment)
+            else:
                 report.endings.append(held.ending(how))
         for event in events:
             held = self._held.get(event.id)

@@ -39,8 +39,11 @@ TABLE = {
     "model_not_found": Row(404),
     "not_found": Row(404),
     "method_not_allowed": Row(405),
+    "request_not_found": Row(404),
     "request_too_large": Row(413),
+    "idempotency_key_reused": Row(422),
     "lane_full": Row(429, "rate_limit_error"),
+    "deadline_unreachable": Row(429, "rate_limit_error"),
     "cancelled": Row(499, SERVER, retry=False),
     INTERNAL: Row(500, SERVER),
     "worker_lost": Row(500, SERVER, retry=False),  # the fleet has tried it again already, several times

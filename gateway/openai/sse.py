@@ -1,8 +1,9 @@
 """Bytes of server-sent events: one `data:` line of JSON each, comments for silence, `[DONE]`.
 
-Never an `id:`, `retry:` or `event:` line: some clients break on each of them.
+Never a `retry:` or `event:` line, and an `id:` line only for who asked: some clients break on each of them.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -24,6 +25,11 @@ def encode(value: Any) -> bytes:
         for char, escape in _LINE_ENDS:
             raw = raw.replace(char, escape)
     return raw
+
+
+def event_id(positions: Sequence[int]) -> bytes:
+    """The line before an event: tokens of each choice that have been told once it is read."""
+    return b"id: " + ",".join(map(str, positions)).encode() + b"\n"
 
 
 def event(value: Any) -> bytes:

@@ -7,7 +7,7 @@ from gateway.answer import JsonAnswer
 from gateway.openai import translate
 from gateway.openai.embeddings import Embeddings
 from gateway.openai.schemas import EmbeddingsBody
-from gateway.routes.generation import admit, read, telling
+from gateway.routes.generation import admit, named, read, telling
 from gateway.state import gateway_of
 
 router = APIRouter()
@@ -18,7 +18,10 @@ async def embeddings(request: Request) -> Response:
     gateway = gateway_of(request)
     body, ignored = await read(request, "embeddings", EmbeddingsBody)
     requests = translate.embeddings(body)
-    admitted = await admit(request, requests, body, limit_field="input", stream=False)
+    admitted = await admit(
+        request, body, named(request, stream=False), endpoint="embeddings", requests=requests, limit_field="input",
+        base64=body.encoding_format == "base64",
+    )  # fmt: skip
     writer = Embeddings(body.model, [len(part.inputs or ()) for part in requests], body.encoding_format)
     meters = gateway.metrics.meters(admitted.lane, body.model)
     return telling(JsonAnswer(admitted, writer, gateway.relay, meters), ignored)

@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -12,12 +11,14 @@ from fastapi import Request
 from starlette.responses import Response
 
 from gateway.admission import Admitted, Ask
+from gateway.admission import Endpoint as Name
 from gateway.answer import Answer, JsonAnswer
 from gateway.context import read_body, trace_of
 from gateway.openai.dialects import Dialect, Heading
 from gateway.openai.schemas import B, Body, EmbeddingsBody, parse
 from gateway.state import gateway_of
 from gateway.stream import EventStream
+from gateway.terms import Terms, fingerprint
 from shared import guides, wire
 from shared.errors import InvalidRequest
 
@@ -32,7 +33,7 @@ log = structlog.get_logger()
 class Endpoint(Generic[G]):
     """What sets one generating endpoint apart."""
 
-    name: str
+    name: Name
     body: type[G]
     translate: Callable[[G, int], tuple[wire.GenerateRequest, ...]]
     dialect: Callable[[Heading, int], Dialect]
@@ -40,24 +41,33 @@ class Endpoint(Generic[G]):
 
 async def generate(request: Request, endpoint: Endpoint[G]) -> Response:
     """Parse, admit, follow. A BuswayError on the way is the answer."""
-    gateway, trace = gateway_of(request), trace_of(request.scope)
+    gateway = gateway_of(request)
     body, ignored = await read(request, endpoint.name, endpoint.body)
+    terms = named(request, stream=body.stream)
     if body.guide is not None:
         await asyncio.to_thread(guides.refuse_wrong, body.guide)
-    requests = endpoint.translate(body, secrets.randbits(63))
+    requests = endpoint.translate(body, _seed(request, terms))
     if len(requests) > gateway.settings.gateway.max_choices:
         problem = f"{len(requests)} choices are asked for; {gateway.settings.gateway.max_choices} are allowed."
         raise InvalidRequest(problem, param="n" if body.n > 1 else "prompt")
     admitted = await admit(
-        request, requests, body, limit_field=body.limit_field, stream=body.stream, choices_per_prompt=body.n
-    )
-    heading = Heading(
-        trace.request_id, int(time.time()), body.model, admitted.tier, body.include_usage, choices_per_prompt=body.n
-    )
+        request, body, terms, endpoint=endpoint.name, requests=requests, limit_field=body.limit_field,
+        stream=body.stream, choices_per_prompt=body.n, include_usage=body.include_usage,
+    )  # fmt: skip
+    dialect = endpoint.dialect(heading(admitted, body.model, include_usage=body.include_usage), len(requests))
     meters = gateway.metrics.meters(admitted.lane, body.model)
-    parts = (admitted, endpoint.dialect(heading, len(requests)), gateway.relay, meters)
-    answer = EventStream(*parts, gateway.pace) if body.stream else JsonAnswer(*parts)
-    return telling(answer, ignored)
+    parts = (admitted, dialect, gateway.relay, meters)
+    if body.stream:
+        return telling(EventStream(*parts, gateway.pace, with_ids=terms.with_ids), ignored)
+    return telling(JsonAnswer(*parts, gateway.pace.grace_s), ignored)
+
+
+def heading(admitted: Admitted, model: str, *, include_usage: bool) -> Heading:
+    """What stands in every chunk of this answer, the same however often and wherever it is told."""
+    meta = admitted.meta
+    return Heading(
+        admitted.id, meta.created, model, meta.tier, include_usage, choices_per_prompt=meta.choices_per_prompt
+    )
 
 
 async def read(request: Request, endpoint: str, kind: type[B]) -> tuple[B, list[str]]:
@@ -71,14 +81,27 @@ async def read(request: Request, endpoint: str, kind: type[B]) -> tuple[B, list[
     return body, ignored
 
 
+def named(request: Request, *, stream: bool) -> Terms:
+    """The request's terms. One that brings a name of its own goes by it from here on, in answers and logs."""
+    trace, terms = trace_of(request.scope), Terms.of(request.headers, stream=stream)
+    if (request_id := terms.request_id(trace.tenant)) is not None:
+        trace.request_id = request_id
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+    return terms
+
+
 async def admit(
     request: Request,
-    requests: tuple[wire.GenerateRequest, ...],
     body: Body | EmbeddingsBody,
+    terms: Terms,
     *,
+    endpoint: Name,
+    requests: tuple[wire.GenerateRequest, ...],
     limit_field: str,
-    stream: bool,
+    stream: bool = False,
     choices_per_prompt: int = 1,
+    include_usage: bool = False,
+    base64: bool = False,
 ) -> Admitted:
     """All parts into their lane."""
     trace = trace_of(request.scope)
@@ -89,12 +112,22 @@ async def admit(
         limit_field=limit_field,
         service_tier=body.service_tier,
         stream=stream,
-        headers=request.headers,
+        endpoint=endpoint,
+        terms=terms,
+        tenant=trace.tenant,
+        fingerprint=fingerprint(endpoint, body.model_dump(mode="json")) if terms.key else "",
         choices_per_prompt=choices_per_prompt,
+        include_usage=include_usage,
+        base64=base64,
     )
     admitted = await gateway_of(request).admission.admit(ask)
     trace.lane, trace.model = admitted.lane, body.model
     return admitted
+
+
+def _seed(request: Request, terms: Terms) -> int:
+    """For a body without one. Of a request that may be asked for again the same each time, else by chance."""
+    return int(trace_of(request.scope).request_id[:15], 16) if terms.key else secrets.randbits(63)
 
 
 def telling(answer: Answer, ignored: list[str]) -> Answer:

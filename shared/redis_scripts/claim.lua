@@ -1,25 +1,38 @@
 -- claim: running for a worker that went silent -> running for this one (or given up, as a dead letter).
 -- KEYS  1..n lane streams   n+1..2n lane stats   2n+1 dead-letter stream
 -- ARGV  1 worker   2 key prefix   3 total   4 keep (ms)   5 expired outcome   6 cancelled outcome   7 poison outcome
---       8 lease (ms)   9 max deaths   10 dead letters kept
+--       8 grace (ms) of gateways that are gone   9 lease (ms)   10 max deaths   11 dead letters kept
+--       12 deaths after which a request must run alone   13 1 if the worker may take one such
 -- returns {opened request ...}
 local worker, prefix, left = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local ends = {keep_ms = tonumber(ARGV[4]), expired = ARGV[5], cancelled = ARGV[6]}
+local ends = {keep_ms = tonumber(ARGV[4]), expired = ARGV[5], cancelled = ARGV[6], grace_ms = tonumber(ARGV[8])}
+local lease_ms, max_deaths, alone_after, may_take_alone = ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[12]), ARGV[13] == '1'
 local lanes, opened, dlq = (#KEYS - 1) / 2, {}, KEYS[#KEYS]
+
+local function give_up(stream, req, entry, id, deaths)
+  local h = redis.call('HMGET', req, 'owner', 'lane', 'payload')
+  redis.call('XADD', dlq, 'MAXLEN', '~', ARGV[11], '*', 'id', id, 'lane', h[2] or '', 'cause', 'worker_lost',
+    'deaths', deaths, 'owner', h[1] or '', 'payload', h[3] or '')
+  redis.call('HSET', req, 'deaths', deaths)
+  settle(prefix, stream, entry, id, 'failed', ARGV[7], ends.keep_ms)
+end
 
 local function take_over(lane, stream, entry, id, cost)
   local req = prefix .. 'req:' .. id
-  local state, owner = unpack(redis.call('HMGET', req, 'state', 'owner'))
-  if state == 'parked' then drained(KEYS[lanes + lane], 1, tonumber(cost), now_ms()) end
-  if state == 'running' and owner ~= worker then  -- what was ours has killed nobody
-    local deaths = redis.call('HINCRBY', req, 'deaths', 1)
-    if deaths >= tonumber(ARGV[9]) then
-      redis.call('XADD', dlq, 'MAXLEN', '~', ARGV[10], '*', 'id', id, 'deaths', deaths,
-        'owner', owner or '')
-      settle(prefix, stream, entry, id, 'failed', ARGV[7], ends.keep_ms)
+  local state, owner, before = unpack(redis.call('HMGET', req, 'state', 'owner', 'deaths'))
+  local deaths = tonumber(before) or 0
+  if state == 'running' and owner ~= worker then deaths = deaths + 1 end  -- what was ours has killed nobody
+  if deaths >= max_deaths then return give_up(stream, req, entry, id, deaths) end
+  if deaths >= alone_after then
+    if not may_take_alone then  -- it must not die with what this worker holds: another finds it, as it was found here
+      local holder = (owner and owner ~= '') and owner or PARKED
+      redis.call('XCLAIM', stream, GROUP, holder, 0, entry, 'IDLE', lease_ms, 'JUSTID')
       return
     end
+    may_take_alone = false
   end
+  if state == 'parked' then drained(stream, KEYS[lanes + lane], 1, tonumber(cost), now_ms()) end
+  if deaths > 0 then redis.call('HSET', req, 'deaths', deaths) end
   local request = open(prefix, stream, lane, entry, id, worker, ends)
   if request then
     opened[#opened + 1] = request
@@ -32,7 +45,7 @@ for lane = 1, lanes do
   ensure_group(stream)
   for _ = 1, 1000 do  -- XAUTOCLAIM looks at only 10 * COUNT pending entries a call
     if left <= 0 then break end
-    local found = redis.call('XAUTOCLAIM', stream, GROUP, worker, ARGV[8], cursor, 'COUNT', left)
+    local found = redis.call('XAUTOCLAIM', stream, GROUP, worker, lease_ms, cursor, 'COUNT', left)
     cursor = found[1]
     for _, entry in ipairs(found[2]) do take_over(lane, stream, entry[1], entry[2][2], entry[2][4]) end
     if cursor == '0-0' then break end
@@ -40,7 +53,7 @@ for lane = 1, lanes do
   -- A consumer record that holds nothing and has long been silent is a dead worker's.
   for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', stream, GROUP)) do
     local name, pending, idle = consumer[2], consumer[4], consumer[6]
-    if name ~= worker and name ~= PARKED and pending == 0 and idle > 20 * tonumber(ARGV[8]) then
+    if name ~= worker and name ~= PARKED and pending == 0 and idle > 20 * tonumber(lease_ms) then
       redis.call('XGROUP', 'DELCONSUMER', stream, GROUP, name)
     end
   end

@@ -1,27 +1,47 @@
 -- enqueue: absent -> queued. Bounds are checked and the entry is added in one step, so they are exact.
+-- With `again`, a request that ended otherwise than done is queued once more: it goes on from what its log holds.
 -- KEYS  1 lane stream   2 request hash   3 lane stats
 -- ARGV  1 id   2 max_queued   3 max_queued_tokens   4 cost (tokens)   5 queue timeout (ms)   6 deadline (ms)
---       7 keep (ms, beyond the deadline)   8 bell channel   9 lane   10.. field, value pairs of the request hash
--- returns {'OK', requests ahead, now} | {'DUP', state} | {'FULL', queued, waiting tokens, drain rate (mHz)}
+--       7 keep (ms, beyond the deadline)   8 bell channel   9 lane   10 again (1 or 0)
+--       11.. field, value pairs of the request hash, `print` among them: what tells one request's content from another's
+-- returns {'OK', requests ahead, drain rate (mHz), seen over (ms)} | {'DUP', state, print} |
+--         {'FULL' or 'LATE', queued, waiting tokens, drain rate (mHz)}; LATE: it would not be started in time
 local stream, req, stats = KEYS[1], KEYS[2], KEYS[3]
 local cost, now = tonumber(ARGV[4]), now_ms()
+local RETRIED = {failed = true, cancelled = true, expired = true}
+local EVIDENCE_MS = 1000  -- a pace seen for less than this refuses nobody
 
--- The same id again is the client library repeating a call whose reply was lost.
-local state = redis.call('HGET', req, 'state')
-if state then return {'DUP', state} end
+-- The same id again is the client library repeating a call whose reply was lost, or a client its request.
+local seen = redis.call('HMGET', req, 'state', 'print')
+if seen[1] then
+  local same = true
+  for i = 11, #ARGV, 2 do
+    if ARGV[i] == 'print' then same = ARGV[i + 1] == (seen[2] or '') end
+  end
+  if ARGV[10] ~= '1' or not RETRIED[seen[1]] or not same then return {'DUP', seen[1], seen[2] or ''} end
+end
 
 ensure_group(stream)
 local queued = depth(stream)
 if queued == 0 then redis.call('HSET', stats, 'tokens', 0) end  -- heals what a lost request hash may have left
 local waiting = tonumber(redis.call('HGET', stats, 'tokens')) or 0
+local rate, seen_ms = drain_rate(stats, now)
+local told = {queued, waiting, math.floor(rate * 1000)}
 if queued >= tonumber(ARGV[2]) or (queued > 0 and waiting + cost > tonumber(ARGV[3])) then
-  return {'FULL', queued, waiting, math.floor(drain_rate(stats, now) * 1000)}
+  return {'FULL', unpack(told)}
+end
+if queued > 0 and rate > 0 and seen_ms >= EVIDENCE_MS and queued * 1000 > rate * tonumber(ARGV[5]) then
+  return {'LATE', unpack(told)}
 end
 
 local entry = redis.call('XADD', stream, '*', 'id', ARGV[1], 'cost', cost)
-redis.call('HSET', req, 'state', 'queued', 'lane', ARGV[9], 'entry', entry, 'attempt', 0, 'cost', cost, 'queued', now,
-  'expires', now + ARGV[5], 'deadline', now + ARGV[6], unpack(ARGV, 10))
+if seen[1] then redis.call('HDEL', req, 'outcome', 'tokens', 'ended', 'cx', 'waited', 'started', 'owner', 'gw') end
+redis.call('HSETNX', req, 'attempt', 0)
+redis.call('HSET', req, 'state', 'queued', 'lane', ARGV[9], 'entry', entry, 'cost', cost, 'queued', now,
+  'expires', now + ARGV[5], 'deadline', now + ARGV[6], unpack(ARGV, 11))
 redis.call('PEXPIREAT', req, now + ARGV[6] + ARGV[7])
+if seen[1] then redis.call('PEXPIREAT', prefix_of(req) .. 'log:' .. ARGV[1], now + ARGV[6] + ARGV[7]) end
 redis.call('HINCRBY', stats, 'tokens', cost)
+waits(stats, now)
 redis.call('PUBLISH', ARGV[8], ARGV[9])
-return {'OK', queued, now}
+return {'OK', queued, told[3], math.floor(seen_ms)}

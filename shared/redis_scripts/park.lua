@@ -9,5 +9,6 @@ if h[1] ~= ARGV[2] or h[2] ~= 'running' then return 0 end
 redis.call('XCLAIM', stream, GROUP, PARKED, 0, ARGV[1], 'JUSTID')
 redis.call('HSET', req, 'state', 'parked', 'owner', '')
 redis.call('HINCRBY', stats, 'tokens', h[3])
+waits(stats, now_ms())
 redis.call('PUBLISH', ARGV[3], ARGV[4])
 return 1

@@ -1,13 +1,17 @@
 -- prelude: put before every script. Functions only; it touches nothing by itself.
 
 local GROUP, PARKED = 'workers', 'parked'
-local DRAIN_WINDOW_MS = 10000
+local DRAIN_MEMORY_MS = 10000
+local GONE_KEPT_MS = 3600000
 
 -- Redis's own clock: the only one on which deadlines and leases are compared.
 local function now_ms()
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
+
+-- What the keys of a request's model begin with.
+local function prefix_of(key) return string.match(key, '^bw:{[^}]*}:') end
 
 -- A lane's stream and its group are made together, so the one is there if the other is.
 local function ensure_group(stream)
@@ -25,28 +29,36 @@ local function depth(stream)
   return waiting
 end
 
--- One or more requests left the queue: move the two-window count behind the drain rate.
-local function drained(stats, count, cost, now)
+-- What a lane's drain rate is made of, as of now: requests that left while others waited, and the time (ms) in which
+-- some did. Both fade over DRAIN_MEMORY_MS. Time in which nobody waits tells nothing: the lane could have given more.
+local function drain(stats, now)
+  local h = redis.call('HMGET', stats, 'served', 'busy', 'mark')
+  local served, busy, passed = tonumber(h[1]) or 0, tonumber(h[2]) or 0, math.max(0, now - (tonumber(h[3]) or now))
+  local kept = math.exp(-passed / DRAIN_MEMORY_MS)
+  return served * kept, busy * kept + passed
+end
+
+-- Requests entered the lane: from now on somebody waits.
+local function waits(stats, now) redis.call('HSETNX', stats, 'mark', now) end
+
+-- One or more requests left the queue. If that emptied it, it was not the lane's pace that bound them.
+local function drained(stream, stats, count, cost, now)
   if count == 0 then return end
-  local window = math.floor(now / DRAIN_WINDOW_MS)
-  local seen = redis.call('HMGET', stats, 'window', 'left')
-  if tonumber(seen[1]) ~= window then
-    local previous = tonumber(seen[1]) == window - 1 and seen[2] or 0
-    redis.call('HSET', stats, 'window', window, 'left', count, 'previous', previous)
+  if depth(stream) == 0 then
+    redis.call('HDEL', stats, 'mark')
   else
-    redis.call('HINCRBY', stats, 'left', count)
+    local served, busy = drain(stats, now)
+    redis.call('HSET', stats, 'served', string.format('%.3f', served + count), 'busy', string.format('%.0f', busy),
+      'mark', now)
   end
   if cost ~= 0 then redis.call('HINCRBY', stats, 'tokens', -cost) end
 end
 
--- Requests a second that left the queue over the last 10 to 20 s.
+-- Requests a second that leave the lane while others wait, and the time (ms) over which that was seen; 0, 0: unknown.
 local function drain_rate(stats, now)
-  local seen = redis.call('HMGET', stats, 'window', 'left', 'previous')
-  local window, left, previous = tonumber(seen[1]), tonumber(seen[2]) or 0, tonumber(seen[3]) or 0
-  local current = math.floor(now / DRAIN_WINDOW_MS)
-  if window == current - 1 then previous, left = left, 0
-  elseif window ~= current then return 0 end
-  return (previous + left) * 1000 / (DRAIN_WINDOW_MS + now % DRAIN_WINDOW_MS)
+  local served, busy = drain(stats, now)
+  if busy < 1 then return 0, 0 end
+  return served * 1000 / busy, busy
 end
 
 -- Tokens that the log holds, and the attempt that wrote last: the halves of its last id. 0 and nil: no log.
@@ -57,26 +69,46 @@ local function position(log)
   return tonumber(at), attempt
 end
 
+-- The newest entry that was handed out: what comes after it waits.
+local function last_delivered(stream)
+  for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+    for field = 1, #group, 2 do
+      if group[field] == 'last-delivered-id' then return group[field + 1] end
+    end
+  end
+  return '0-0'
+end
+
 -- When the oldest waiting request was enqueued (ms; 0: nothing waits). An entry's id begins with that time.
 local function head_ms(stream)
   local parked = redis.call('XPENDING', stream, GROUP, '-', '+', 1, PARKED)
   local oldest = parked[1] and tonumber(string.match(parked[1][1], '^%d+')) or 0
-  for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-    for field = 1, #group, 2 do
-      if group[field] == 'last-delivered-id' then
-        local fresh = redis.call('XRANGE', stream, '(' .. group[field + 1], '+', 'COUNT', 1)
-        local at = fresh[1] and tonumber(string.match(fresh[1][1], '^%d+')) or 0
-        if at > 0 and (oldest == 0 or at < oldest) then oldest = at end
-      end
-    end
-  end
+  local fresh = redis.call('XRANGE', stream, '(' .. last_delivered(stream), '+', 'COUNT', 1)
+  local at = fresh[1] and tonumber(string.match(fresh[1][1], '^%d+')) or 0
+  if at > 0 and (oldest == 0 or at < oldest) then oldest = at end
   return oldest
 end
 
-local function publish_end(channel, id, attempt, at, outcome)
-  if not channel or channel == '' then return end
-  redis.call('PUBLISH', channel, string.format('{"frames":[{"id":"%s","attempt":%d,"at":%d,"end":%s}]}',
-    id, attempt, at, outcome))
+-- The channels of the gateways that watch a request.
+local function each_channel(channels) return string.gmatch(channels or '', '%S+') end
+
+local function publish_end(channels, id, attempt, at, outcome)
+  for channel in each_channel(channels) do
+    redis.call('PUBLISH', channel, string.format('{"frames":[{"id":"%s","attempt":%d,"at":%d,"end":%s}]}',
+      id, attempt, at, outcome))
+  end
+end
+
+-- Publish frames on a gateway's channel. Whether that gateway has not been there for longer than `grace_ms`.
+local function is_gone(prefix, channel, frames, now, grace_ms)
+  local gone = prefix .. 'gone'
+  if redis.call('PUBLISH', channel, '{"frames":[' .. frames .. ']}') > 0 then
+    redis.call('HDEL', gone, channel)
+    return false
+  end
+  redis.call('HSETNX', gone, channel, now)
+  redis.call('PEXPIRE', gone, GONE_KEPT_MS)
+  return now - tonumber(redis.call('HGET', gone, channel)) > grace_ms
 end
 
 local function forget_entry(stream, entry)
@@ -99,22 +131,36 @@ local function settle(prefix, stream, entry, id, state, outcome, keep_ms)
   publish_end(redis.call('HGET', req, 'gw'), id, attempt, at, outcome)
 end
 
+-- Whether all who watched a request have been gone for too long. Nobody asked to be told of one without a channel.
+local function is_orphan(prefix, channels, now, grace_ms)
+  local some = false
+  for channel in each_channel(channels) do
+    if not is_gone(prefix, channel, '', now, grace_ms) then return false end
+    some = true
+  end
+  return some
+end
+
 -- Give an entry that is pending for `worker` to it as a new attempt, or settle it if it is not worth running.
 -- The marker `<attempt>-<position>` opens the log for this attempt and shuts it for all before.
--- returns {lane number, entry, id, attempt, payload, gateway channel, ms to deadline, ms waited before the first
--- attempt, tokens in the log, {piece ...}}, or nil
+-- returns {lane number, entry, id, attempt, payload, ms to deadline, ms waited before the first attempt, deaths,
+-- tokens in the log, {piece ...}}, or nil
 local function open(prefix, stream, lane_number, entry, id, worker, ends)
   local req, log = prefix .. 'req:' .. id, prefix .. 'log:' .. id
-  local h = redis.call('HMGET', req, 'payload', 'cx', 'expires', 'deadline', 'gw', 'attempt', 'queued', 'waited')
+  local h = redis.call('HMGET', req, 'payload', 'cx', 'expires', 'deadline', 'gw', 'attempt', 'queued', 'waited',
+    'detach', 'deaths')
   if not h[1] then forget_entry(stream, entry) return nil end
   local now, deadline = now_ms(), tonumber(h[4])
-  if h[2] then settle(prefix, stream, entry, id, 'cancelled', ends.cancelled, ends.keep_ms) return nil end
-  if now >= deadline or (tonumber(h[6]) == 0 and now >= tonumber(h[3])) then
+  if h[2] or not h[9] and is_orphan(prefix, h[5], now, ends.grace_ms) then
+    settle(prefix, stream, entry, id, 'cancelled', ends.cancelled, ends.keep_ms)
+    return nil
+  end
+  if now >= deadline or (not h[8] and now >= tonumber(h[3])) then
     settle(prefix, stream, entry, id, 'expired', ends.expired, ends.keep_ms)
     return nil
   end
   local attempt, pieces = redis.call('HINCRBY', req, 'attempt', 1), {}
-  if tonumber(h[6]) > 0 then
+  if attempt > 1 then
     for _, logged in ipairs(redis.call('XRANGE', log, '-', '+')) do
       if logged[2][1] == 'p' then pieces[#pieces + 1] = logged[2][2] end
     end
@@ -124,5 +170,5 @@ local function open(prefix, stream, lane_number, entry, id, worker, ends)
   redis.call('PEXPIREAT', log, deadline + ends.keep_ms)
   local waited = tonumber(h[8]) or now - tonumber(h[7])
   redis.call('HSET', req, 'state', 'running', 'owner', worker, 'started', now, 'waited', waited)
-  return {lane_number, entry, id, attempt, h[1], h[5] or '', deadline - now, waited, at, pieces}
+  return {lane_number, entry, id, attempt, h[1], deadline - now, waited, tonumber(h[10]) or 0, at, pieces}
 end

@@ -12,6 +12,7 @@ MODEL = "m"
 LANES = ["interactive", "bulk"]
 KEEP_MS = 60_000
 LEASE_MS = 30_000
+GRACE_MS = 10_000
 MANY = 10_000
 
 DONE = wire.Outcome(state="done", reason="stop", usage=wire.Usage(prompt_tokens=3, completion_tokens=2))
@@ -41,14 +42,14 @@ class Desk:
         self.broker = Broker(redis, keep_ms=KEEP_MS)
 
     def lease(self, worker: str) -> Lease:
-        return Lease(self.redis, model=MODEL, worker_id=worker, keep_ms=KEEP_MS)
+        return Lease(self.redis, model=MODEL, worker_id=worker, keep_ms=KEEP_MS, grace_ms=GRACE_MS)
 
     async def enqueue(
         self, *ids: str, lane: str = "interactive", bounds: Lane | None = None, **more
     ) -> list[int | None]:
         """Queue each; the number of requests that were ahead of each."""
         bounds = bounds or Lane(max_queued=MANY)
-        return [await self.broker.enqueue(submission(one, lane=lane, **more), bounds) for one in ids]
+        return [(await self.broker.enqueue(submission(one, lane=lane, **more), bounds)).ahead for one in ids]
 
     async def fetch(self, worker: str = "w1", total: int = MANY, **rooms: tuple[int, int]) -> list[Assignment]:
         """Each lane by (quota, cap); a lane that is not named may give everything."""
@@ -65,11 +66,11 @@ class Desk:
 
     async def emit(self, worker: str, held: Assignment, at: int, *ids: int) -> bool:
         """Whether the piece was taken."""
-        return not await self.lease(worker).report([Emission(held, at, piece(*ids))], [])
+        return not (await self.lease(worker).report([Emission(held, at, piece(*ids))], [])).refused
 
     async def finish(self, worker: str, held: Assignment, tokens: int = 0, outcome: wire.Outcome = DONE) -> bool:
         """Whether it ended so."""
-        return not await self.lease(worker).report([], [Ending(held, tokens, outcome)])
+        return not (await self.lease(worker).report([], [Ending(held, tokens, outcome)])).refused
 
     async def park(self, worker: str, held: Assignment) -> bool:
         return await self.lease(worker).park(held)

@@ -4,7 +4,9 @@ A token is a word with the blanks before it, and its id is the word's place in t
 that an answer can be continued from any of its tokens.
 """
 
+import os
 import re
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +46,8 @@ class _Answer:
     """Log-probabilities are asked for: what is certain has 0."""
     prompt: Prompt | None
     """Until it has been told."""
+    is_deadly: bool = False
+    """Its first token kills the process."""
     produced: int = 0
     outcome: Outcome | None = None
 
@@ -130,6 +134,8 @@ class EchoEngine:
         if not self._running:
             return events
         for answer in self._read():
+            if answer.is_deadly:
+                os.kill(os.getpid(), signal.SIGKILL)
             events.append(answer.advance())
             if answer.outcome is not None:
                 del self._running[answer.id]
@@ -188,6 +194,7 @@ class EchoEngine:
             min_tokens=sampling.min_tokens,
             tells=sampling.logprobs is not None,
             prompt=_told_prompt(request) if request.echo and not work.prior_ids else None,
+            is_deadly=bool(self._pace.dies_of) and self._pace.dies_of in "".join(words),
         )
 
 

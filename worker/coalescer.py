@@ -1,0 +1,75 @@
+"""The coalescer: pieces of requests that nobody reads now are logged in larger portions."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from msgspec import structs
+
+from shared.lease import Assignment, Emission
+from worker.table import Report
+
+MOST_TOKENS = 32
+MOST_S = 1.0
+"""A portion holds at most so many tokens, and is kept back no longer than this: what a worker's death costs to redo."""
+
+
+@dataclass(slots=True)
+class Portion:
+    """Pieces that have not been told yet, joined."""
+
+    emission: Emission
+    since: float
+
+
+class Coalescer:
+    """Stands between the table and the outlet. An end or a hand-over tells what was kept back before it.
+
+    Who is read is known from the broker's last reply, and from the word of a gateway that begins to watch.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._quiet: set[str] = set()
+        self._portions: dict[str, Portion] = {}
+
+    def learn(self, told: Iterable[Assignment], unwatched: Iterable[Assignment]) -> None:
+        """From a reply: of what was `told`, nobody reads `unwatched`."""
+        self._quiet -= {one.id for one in told}
+        self._quiet |= {one.id for one in unwatched}
+
+    def wake(self, request_id: str) -> None:
+        """Somebody reads it from now on."""
+        self._quiet.discard(request_id)
+
+    def shape(self, report: Report) -> Report:
+        """The report with what is to be told now."""
+        now, passed = self._clock(), []
+        for emission in report.emissions:
+            key = emission.held.id
+            portion = self._portions.get(key)
+            if portion is not None and portion.emission.held.attempt == emission.held.attempt:
+                portion.emission = _joined(portion.emission, emission)
+            elif key in self._quiet:
+                self._portions[key] = Portion(emission, now)
+            else:
+                passed.append(emission)
+        leaving = {one.held.id for one in report.endings} | {one.id for one in report.parked}
+        due = [key for key, portion in self._portions.items() if key in leaving or self._is_due(key, portion, now)]
+        told = [self._portions.pop(key).emission for key in due]
+        for one in report.dropped:
+            self._portions.pop(one.id, None)
+        self._quiet -= leaving | {one.id for one in report.dropped}
+        return replace(report, emissions=told + passed)
+
+    def _is_due(self, key: str, portion: Portion, now: float) -> bool:
+        is_full = len(portion.emission.piece.ids) >= MOST_TOKENS or now - portion.since >= MOST_S
+        return is_full or key not in self._quiet
+
+
+def _joined(first: Emission, second: Emission) -> Emission:
+    one, other = first.piece, second.piece
+    piece = structs.replace(
+        one, ids=one.ids + other.ids, text=one.text + other.text, logprobs=one.logprobs + other.logprobs
+    )
+    return replace(first, piece=piece)
