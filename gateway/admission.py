@@ -60,8 +60,6 @@ class Admitted:
     deadline_s: float
     queue_timeout_s: float
     queued: Queued
-    may_return: bool
-    """Its client knows, or can know, under what name to ask for it again."""
 
 
 class Admission:
@@ -127,7 +125,7 @@ class Admission:
         ]
         if ask.fingerprint:
             meta, submissions = await self._as_before(ask, meta, submissions)
-        reader = Reader(is_patient=not ask.stream)
+        reader = Reader(is_patient=not ask.stream, may_return=ask.stream or bool(ask.fingerprint))
         followers, queued = await self._enqueue_all(submissions, reader)
         return Admitted(
             id=ask.id,
@@ -138,7 +136,6 @@ class Admission:
             deadline_s=deadline_ms / 1000,
             queue_timeout_s=lane.queue_timeout_s,
             queued=queued,
-            may_return=ask.stream or bool(ask.fingerprint),
         )
 
     async def _as_before(

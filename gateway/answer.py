@@ -35,7 +35,7 @@ class Answer(Response):
     def __init__(self, admitted: Admitted, relay: Relay, meters: Meters, grace_s: float = 0.0) -> None:
         """`grace_s`: a client that may return has so long to do so."""
         self._admitted = admitted
-        self._grace_s = grace_s if admitted.may_return else 0.0
+        self._grace_s = grace_s if admitted.reader.may_return else 0.0
         self._followers = admitted.followers
         self._reader = admitted.reader
         self._relay = relay

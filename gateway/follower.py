@@ -29,9 +29,11 @@ class Verdict(enum.Enum):
 class Reader:
     """Who reads the answer, made of one choice or several; each of them is followed by a `Follower`."""
 
-    __slots__ = ("_unread", "_wake", "gone", "is_patient", "on_stall", "writing")
+    __slots__ = ("_unread", "_wake", "gone", "is_patient", "may_return", "on_stall", "writing")
 
-    def __init__(self, *, is_patient: bool = False) -> None:
+    def __init__(self, *, is_patient: bool = False, may_return: bool = False) -> None:
+        self.may_return = may_return
+        """Its client knows, or can know, under what name to ask for the answer again."""
         self.is_patient = is_patient
         """It wants the whole answer, so only an end is worth waking it for."""
         self.gone = False

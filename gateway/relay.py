@@ -120,9 +120,12 @@ class Relay:
                 self._send_cancel(follower, EXPIRED if outcome is EXPIRED else CANCELLED, reason)
 
     def leave_all(self, outcome: wire.Outcome) -> None:
-        """End all here, and leave their requests to whoever comes back for them at another gateway."""
+        """End all here. Those whose clients may return keep their requests, for another gateway to follow."""
         for follower in self._all():
-            follower.end(outcome)
+            if follower.reader.may_return:
+                follower.end(outcome)
+            else:
+                self.give_up(follower, outcome, "drain")
 
     def _is_followed(self, follower: Follower) -> bool:
         """Somebody else here still waits for the same request."""

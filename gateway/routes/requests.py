@@ -92,7 +92,7 @@ def _positions(request: Request, parts: int) -> list[int]:
 
 
 def _admitted(request_id: str, found: Found, meta: wire.Meta, parts: list[Inspection], after: list[int]) -> Admitted:
-    reader = Reader()
+    reader = Reader(may_return=True)
     followers = tuple(
         Follower(part.id, found.model, found.lane, reader, after=position)
         for part, position in zip(parts, after, strict=True)
@@ -109,7 +109,6 @@ def _admitted(request_id: str, found: Found, meta: wire.Meta, parts: list[Inspec
         deadline_s=deadline_s,
         queue_timeout_s=max(queue_ms) / 1000 if queue_ms else deadline_s,
         queued=Queued(),
-        may_return=True,
     )
 
 

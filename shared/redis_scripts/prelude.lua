@@ -99,16 +99,19 @@ local function publish_end(channels, id, attempt, at, outcome)
   end
 end
 
--- Publish frames on a gateway's channel. Whether that gateway has not been there for longer than `grace_ms`.
+-- Publish frames on a gateway's channel. Whether that gateway has not been there for longer than `grace_ms`: from its
+-- first missed publication to this one, if none of them was longer ago than that after the one before.
 local function is_gone(prefix, channel, frames, now, grace_ms)
   local gone = prefix .. 'gone'
   if redis.call('PUBLISH', channel, '{"frames":[' .. frames .. ']}') > 0 then
     redis.call('HDEL', gone, channel)
     return false
   end
-  redis.call('HSETNX', gone, channel, now)
+  local first, last = string.match(redis.call('HGET', gone, channel) or '', '^(%d+)-(%d+)$')
+  if not first or now - tonumber(last) > grace_ms then first = now end
+  redis.call('HSET', gone, channel, string.format('%d-%d', first, now))
   redis.call('PEXPIRE', gone, GONE_KEPT_MS)
-  return now - tonumber(redis.call('HGET', gone, channel)) > grace_ms
+  return now - tonumber(first) > grace_ms
 end
 
 local function forget_entry(stream, entry)

@@ -29,6 +29,7 @@ def gateway(valkey, tmp_path_factory):
         GATEWAY__PORT=str(port),
         GATEWAY__HEADER_HOLD_S="0.3",
         GATEWAY__KEEPALIVE_S="0.2",
+        GATEWAY__DISCONNECT_GRACE_S="0",
         GATEWAY__MAX_BODY_BYTES="20000",
         LANES__BULK__MAX_QUEUED="2",
         LANES__BULK__QUEUE_TIMEOUT_S="1",

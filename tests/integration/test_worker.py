@@ -21,7 +21,7 @@ def long_text(words: int) -> str:
 
 async def settled(direct):
     """Nothing waits, runs or is parked."""
-    lease = Lease(direct.redis, model="echo", worker_id="nobody", keep_ms=1000)
+    lease = Lease(direct.redis, model="echo", worker_id="nobody", keep_ms=1000, grace_ms=1000)
     for lane in ("interactive", "bulk"):
         await wait_until(lambda lane=lane: _empty(direct, lease.keys.stream(lane)), f"lane {lane} to be empty")
 

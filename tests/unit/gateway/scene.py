@@ -10,7 +10,8 @@ from gateway.follower import Follower, Reader
 from gateway.metrics import Metrics
 from gateway.openai.dialects import Chat, Heading
 from gateway.stream import EventStream, Pace
-from shared.wire import ErrorInfo, Frame, Outcome
+from shared.broker import Queued
+from shared.wire import ErrorInfo, Frame, Meta, Outcome
 
 DONE = Outcome(state="done", reason="stop")
 FAILED = Outcome(state="failed", error=ErrorInfo(code="invalid_value", message="no", param="prompt"))
@@ -23,7 +24,7 @@ class StubRelay:
         self.queue_looks = 0
         self.dropped = 0
 
-    def release(self, follower, _reason) -> None:
+    def release(self, follower, _reason, *, grace_s=0.0) -> None:
         if follower not in self.released:  # the real one knows whom it follows
             self.released.append(follower)
 
@@ -85,7 +86,16 @@ class Scene:
         names = ["r", *(f"r-{number}" for number in range(1, choices))]
         self.followers = tuple(Follower(name, "m", "interactive", self.reader) for name in names)
         self.follower = self.followers[0]
-        admitted = Admitted("r", "interactive", self.followers, self.reader, choices, "default", deadline_s, 30, ahead)
+        admitted = Admitted(
+            id="r",
+            lane="interactive",
+            followers=self.followers,
+            reader=self.reader,
+            meta=Meta(endpoint="chat.completions", created=1, tier="default", choices_per_prompt=choices),
+            deadline_s=deadline_s,
+            queue_timeout_s=30,
+            queued=Queued(ahead),
+        )
         parts = (
             admitted,
             Chat(Heading("r", 1, "m", "default", choices_per_prompt=choices), choices),

@@ -63,7 +63,7 @@ class ScriptedWorker:
     """Fetches, plays the script on each request, hears cancels."""
 
     def __init__(self, redis, listener, model: str, script: Script, slots: int) -> None:
-        self.lease = Lease(redis, model=model, worker_id=ids.boot_id(), keep_ms=60_000)
+        self.lease = Lease(redis, model=model, worker_id=ids.boot_id(), keep_ms=60_000, grace_ms=10_000)
         self.script = script
         self.slots = slots
         self.stages: dict[str, Stage] = {}
@@ -119,6 +119,8 @@ class ScriptedWorker:
 
     def _hear(self, _channel: str, body: bytes) -> None:
         control = wire.decode(body, wire.Control)
+        if control.kind != "cancel":
+            return
         self.cancels.append(control.id)
         if control.id in self.stages:
             self.stages[control.id].cancelled.set()

@@ -44,7 +44,8 @@ class StubBroker:
         await self.may_read.wait()
         return found
 
-    async def cancel(self, _model, _lane, request_id, outcome):
+    async def cancel(self, _model, _lane, request_id, outcome, *, leaves):
+        assert leaves, "a gateway names itself, so that others who watch are asked"
         self._reach()
         if self.unknown:
             self.unknown -= 1

@@ -2,10 +2,11 @@
 
 import pytest
 
-from gateway.admission import MAX_DEADLINE_MS, Admission, Ask, asked_deadline_ms
+from gateway.admission import Admission, Ask
 from gateway.metrics import Metrics
 from gateway.openai.budget import CONTEXT_GUESSED
-from shared.broker import ServedModel
+from gateway.terms import MAX_DEADLINE_MS, Terms, asked_deadline_ms
+from shared.broker import Queued, ServedModel
 from shared.errors import InvalidRequest, LaneFull, NoWorkers
 from shared.settings import Settings
 from shared.wire import GenerateRequest, Sampling
@@ -16,9 +17,11 @@ class StubBroker:
         self.costs: list[int] = []
         self._ahead = ahead
 
+    redis = None
+
     async def enqueue(self, submission, _lane):
         self.costs.append(submission.cost_tokens)
-        return self._ahead
+        return Queued(self._ahead)
 
 
 class StubRelay:
@@ -49,12 +52,26 @@ class StubCatalogue:
         return ServedModel(name=name, seen_s_ago=0, workers=self._workers)
 
 
+def ask(requests, tier=None) -> Ask:
+    """For one chat, or several choices."""
+    return Ask(
+        id="r",
+        model="m",
+        requests=requests,
+        limit_field="max_completion_tokens",
+        service_tier=tier,
+        stream=False,
+        endpoint="chat.completions",
+        terms=Terms.of({}, stream=False),
+    )
+
+
 async def admit(broker: StubBroker, *lengths: str, **sampling):
     """One chat let in where workers say that they have these contexts."""
     lanes = Settings.of({}).lanes
     gate = Admission(broker, StubRelay(), StubCatalogue(*lengths), None, lanes=lanes, default_lane="interactive")
     request = GenerateRequest(sampling=Sampling(seed=1, **sampling), messages=({"role": "user", "content": "hi"},))
-    return await gate.admit(Ask("r", "m", (request,), "max_completion_tokens", None, False, {}))
+    return await gate.admit(ask((request,)))
 
 
 async def test_what_no_worker_could_hold_never_reaches_the_broker():
@@ -86,7 +103,7 @@ async def test_a_lane_is_not_closed_by_a_number_where_no_worker_says_its_context
 
 @pytest.mark.parametrize("ahead", [0, 4, None])
 async def test_the_number_ahead_is_what_the_broker_says(ahead):
-    assert (await admit(StubBroker(ahead), "2048")).ahead == ahead
+    assert (await admit(StubBroker(ahead), "2048")).queued.ahead == ahead
 
 
 def admission(default_lane: str = "interactive", **environ: str) -> Admission:
@@ -178,14 +195,14 @@ async def test_either_all_parts_enter_or_none():
             self.costs.append(submission.cost_tokens)
             if len(self.costs) == 3:
                 raise LaneFull("full", retry_after_s=1)
-            return 0
+            return Queued(0)
 
     relay, broker, lanes = StubRelay(), Filling(), Settings.of({}).lanes
     gate = Admission(broker, relay, StubCatalogue(), Metrics(), lanes=lanes, default_lane="interactive")
     request = GenerateRequest(sampling=Sampling(seed=1), messages=({"role": "user", "content": "hi"},))
 
     with pytest.raises(LaneFull):
-        await gate.admit(Ask("r", "m", (request,) * 5, "max_tokens", None, False, {}))
+        await gate.admit(ask((request,) * 5))
 
     assert relay.released == ["r", "r-1"]
     assert len(broker.costs) == 3
@@ -200,5 +217,5 @@ async def test_a_lane_that_no_worker_serves_takes_nothing():
     request = GenerateRequest(sampling=Sampling(seed=1), prompt="hi")
 
     with pytest.raises(NoWorkers, match="lane bulk"):
-        await gate.admit(Ask("r", "m", (request,), "max_tokens", "flex", False, {}))
-    assert (await gate.admit(Ask("r", "m", (request,), "max_tokens", None, False, {}))).lane == "interactive"
+        await gate.admit(ask((request,), "flex"))
+    assert (await gate.admit(ask((request,)))).lane == "interactive"

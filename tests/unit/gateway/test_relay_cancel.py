@@ -98,7 +98,7 @@ async def test_a_request_given_up_while_it_enters_is_taken_back_once_it_is_in(re
     entering = Follower("a", "m", "interactive")
     losses = relay.follow(entering)
     broker.unknown = 1
-    relay.give_up_all(CANCELLED, "drain")
+    relay.leave_all(CANCELLED)
     await wait_until(lambda: not broker.unknown, "the cancel that came too early")
 
     relay.accept(entering, losses)
