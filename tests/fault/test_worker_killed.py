@@ -33,21 +33,3 @@ async def test_ten_streams_survive_the_death_of_their_worker(fleet):
     assert texts == [prompt(number) for number in range(CLIENTS)]
     survivor = fleet.processes[-1]
     assert len(survivor.events("request.resumed")) == CLIENTS
-
-
-async def test_streams_of_three_workers_killed_one_after_another_end_on_the_fourth(fleet):
-    count = 40
-    workers = [await fleet.worker(WORKER__ECHO__STEP_MS="15", WORKER__SLOTS="64") for _ in range(4)]
-    gateway = await fleet.gateway()
-    seen = [[] for _ in range(count)]
-    async with gateway.client() as client:
-        streams = [stream_text(client, "echo", prompt(number), seen[number]) for number in range(count)]
-
-        async def kill_three():
-            for kills, victim in enumerate(workers[:3], 1):
-                await wait_until(lambda kills=kills: sum(map(len, seen)) >= 500 * kills, "the streams to go on")
-                victim.kill()
-
-        *texts, _ = await gather(*streams, kill_three())
-
-    assert texts == [prompt(number) for number in range(count)]
