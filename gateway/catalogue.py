@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import structlog
 
@@ -18,8 +19,17 @@ log = structlog.get_logger()
 class Catalogue:
     """Asks the broker twice a second; while Redis is away the last answer stands."""
 
-    def __init__(self, broker: Broker, lanes: list[str], *, absent_grace_s: float) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        lanes: list[str],
+        *,
+        absent_grace_s: float,
+        on_absent: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`on_absent` hears, with each look, the name of every model that nobody has served for too long."""
         self._broker = broker
+        self._on_absent = on_absent
         self._lanes = lanes
         self._absent_grace_s = absent_grace_s
         self._by_name: dict[str, ServedModel] = {}
@@ -65,6 +75,9 @@ class Catalogue:
             self.depths = {name: await self._broker.lane_depths(name, self._lanes) for name in found}
             self._by_name = found
             self._looked_at = began_at
+        for model in found.values():
+            if self._is_absent(model):
+                self._on_absent(model.name)
 
     async def offered(self) -> list[ServedModel]:
         """The models that a request may ask for, those that live first: many clients take the first one.
@@ -73,7 +86,7 @@ class Catalogue:
         """
         if not any(live(model) for model in self.models):
             await self.refresh()  # one may have come up since, and another gateway may have said so
-        known = [model for model in self.models if live(model) or model.seen_s_ago <= self._absent_grace_s]
+        known = [model for model in self.models if not self._is_absent(model)]
         return sorted(known, key=lambda model: not live(model))
 
     async def find(self, name: str) -> ServedModel:
@@ -83,9 +96,12 @@ class Catalogue:
         model = self._by_name.get(name)
         if model is None:
             raise ModelNotFound(f"The model {name[:200]!r} does not exist.", param="model")
-        if not live(model) and model.seen_s_ago > self._absent_grace_s:
+        if self._is_absent(model):
             raise NoWorkers(f"No worker serves {name} now.", retry_after_s=ABSENT_RETRY_S)
         return model
+
+    def _is_absent(self, model: ServedModel) -> bool:
+        return not live(model) and model.seen_s_ago > self._absent_grace_s
 
 
 def live(model: ServedModel) -> bool:

@@ -24,6 +24,11 @@ CANCEL_RETRIES_S = (0.2, 1.0, 5.0)
 CLOSE_S = 2.0
 RESTART_S = 0.5
 
+ABSENT = wire.Outcome(
+    state="failed",
+    error=wire.ErrorInfo(code="no_workers", message="No worker serves the model any more; send the request again."),
+)
+
 log = structlog.get_logger()
 
 
@@ -118,6 +123,12 @@ class Relay:
             follower.end(outcome)
             if not self._is_followed(follower):
                 self._send_cancel(follower, EXPIRED if outcome is EXPIRED else CANCELLED, reason)
+
+    def give_up_model(self, model: str) -> None:
+        """Nobody has served it for too long: what waits for it will not go on."""
+        for follower in self._all():
+            if follower.model == model:
+                self.give_up(follower, ABSENT, "no_workers")
 
     def leave_all(self, outcome: wire.Outcome) -> None:
         """End all here. Those whose clients may return keep their requests, for another gateway to follow."""

@@ -51,7 +51,12 @@ class Gateway:
         self._listener = connect_subscriber(settings.redis)
         broker = self.broker = Broker(self._redis, keep_ms=settings.redis.replay_ttl_s * 1000)
         self.relay = Relay(broker, self._listener, self.metrics)
-        self.catalogue = Catalogue(broker, list(settings.lanes), absent_grace_s=settings.gateway.absent_grace_s)
+        self.catalogue = Catalogue(
+            broker,
+            list(settings.lanes),
+            absent_grace_s=settings.gateway.absent_grace_s,
+            on_absent=self.relay.give_up_model,
+        )
         self.whereabouts = Whereabouts(Inspector(self._redis), self.catalogue, settings.lanes)
         self.exposition = Exposition(self.metrics, self.catalogue, settings.lanes)
         self.admission = Admission(

@@ -26,14 +26,17 @@ class Whereabouts:
 
     async def find(self, request_id: str, tenant: str) -> Found:
         """RequestUnknown if there is none, it ended too long ago, or it is somebody else's."""
-        models = [model.name for model in self._catalogue.models]
-        if not models:
+        found = await self._inspector.find(request_id, self._models())
+        if found is None:
+            known = self._models()
             await self._catalogue.refresh()
-            models = [model.name for model in self._catalogue.models]
-        found = await self._inspector.find(request_id, models)
+            found = await self._inspector.find(request_id, [name for name in self._models() if name not in known])
         if found is None or found.tenant != tenant:
             raise RequestUnknown(f"There is no request {request_id[:64]!r}, or it ended too long ago.")
         return found
+
+    def _models(self) -> list[str]:
+        return [model.name for model in self._catalogue.models]
 
     async def parts(self, request_id: str, found: Found) -> list[Inspection]:
         """Each part of the request; RequestUnknown if the first has been forgotten meanwhile."""

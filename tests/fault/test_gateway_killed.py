@@ -6,7 +6,7 @@ import contextlib
 import httpx
 import pytest
 
-from tests.fault.drills import Seen, caller, is_idle, take, words
+from tests.fault.drills import Seen, caller, is_idle, stream, take, words
 from tests.support.fleet import gather
 from tests.support.waiting import wait_until
 
@@ -63,6 +63,22 @@ async def test_clients_of_a_killed_gateway_get_the_rest_from_another(fleet):
         await gather(*(one.resume(elsewhere) for one in clients))
 
     assert [one.seen.text for one in clients if not one.seen.is_exact] == []
+
+
+async def test_a_stream_whose_model_is_gone_ends_with_one_clear_error(fleet):
+    worker = await fleet.worker(WORKER__ECHO__STEP_MS="20")
+    gateway = await fleet.gateway(GATEWAY__ABSENT_GRACE_S="1")
+    seen = Seen(words(0, 500))
+    async with caller(gateway) as http:
+
+        async def kill() -> None:
+            await wait_until(lambda: len(seen.times) >= 3, "the stream to have begun")
+            worker.kill()
+
+        await gather(kill(), stream(http, seen))
+
+    assert seen.error == "no_workers"
+    assert seen.expected.startswith(seen.text)
 
 
 async def test_what_nobody_comes_back_for_ends_after_the_grace(fleet):
