@@ -8,7 +8,7 @@ from typing import Literal
 from gateway.catalogue import ABSENT_RETRY_S, Catalogue, longest_context, vocabulary
 from gateway.follower import Follower, Reader
 from gateway.metrics import Metrics
-from gateway.openai.budget import cost_tokens, prompt_tokens, refuse_too_long
+from gateway.openai.budget import cost_tokens, longest_prompt, refuse_too_long, refuse_too_much_told
 from gateway.relay import Relay
 from gateway.terms import Terms
 from shared import wire
@@ -70,13 +70,14 @@ class Admission:
         broker: Broker,
         relay: Relay,
         catalogue: Catalogue,
+        inspector: Inspector,
         metrics: Metrics,
         *,
         lanes: dict[str, Lane],
         default_lane: str,
     ) -> None:
         self._broker = broker
-        self._inspector = Inspector(broker.redis)
+        self._inspector = inspector
         self._relay = relay
         self._catalogue = catalogue
         self._metrics = metrics
@@ -93,10 +94,13 @@ class Admission:
             refuse_too_long(request, context, limit_field=ask.limit_field)
             if vocab_size is not None:
                 refuse_ids(request.sampling, vocab_size)
-        longest = max(ask.requests, key=prompt_tokens)
+        refuse_too_much_told(ask.requests, context)
+        longest = max(ask.requests, key=longest_prompt)
         name = self._for_length(self.lane_of(ask.service_tier), longest)
         refuse_unserved(model, name)
         lane = self._lanes[name]
+        costs = [cost_tokens(request, context) for request in ask.requests]
+        _refuse_outsized(ask, costs, name, lane)
         deadline_ms = min(int(lane.deadline_s * 1000), ask.terms.deadline_ms)
         meta = wire.Meta(
             endpoint=ask.endpoint,
@@ -113,7 +117,7 @@ class Admission:
                 model=ask.model,
                 lane=name,
                 request=request,
-                cost_tokens=cost_tokens(request, context),
+                cost_tokens=costs[part],
                 channel=self._relay.channel,
                 deadline_ms=deadline_ms,
                 detached=ask.terms.detached,
@@ -161,14 +165,13 @@ class Admission:
 
     def _for_length(self, name: str, request: wire.GenerateRequest) -> str:
         """The lane that takes a prompt this long, by estimate; InvalidRequest if none does."""
-        tokens, tried = prompt_tokens(request), set[str]()
+        tokens, tried = longest_prompt(request), set[str]()
         while (most := self._lanes[name].max_prompt_tokens) is not None and tokens > most:
             tried.add(name)
             overflow = self._lanes[name].overflow
             if not overflow or overflow in tried:
                 problem = f"The prompt has about {tokens} tokens; lane {name} takes {most} at most."
-                field = "messages" if request.messages is not None else "prompt"
-                raise InvalidRequest(problem, param=field, code="context_length_exceeded")
+                raise InvalidRequest(problem, param=_source(request), code="context_length_exceeded")
             name = overflow
         return name
 
@@ -215,6 +218,24 @@ class Admission:
 def part_id(request_id: str, part: int) -> str:
     """The id under which a part of a request is queued; the first has the request's own."""
     return request_id if part == 0 else f"{request_id}-{part}"
+
+
+def _source(request: wire.GenerateRequest) -> str:
+    """The field that the prompt comes from."""
+    if request.inputs is not None:
+        return "input"
+    return "messages" if request.messages is not None else "prompt"
+
+
+def _refuse_outsized(ask: Ask, costs: Sequence[int], name: str, lane: Lane) -> None:
+    """InvalidRequest if the parts would not fit into the lane even if it were empty: no use to say that it is full."""
+    if len(costs) == 1 or (len(costs) <= lane.max_queued and sum(costs) <= lane.max_queued_tokens):
+        return
+    param = "n" if ask.choices_per_prompt > 1 else _source(ask.requests[0])
+    problem = f"{len(costs)} parts of {sum(costs)} tokens in all, by estimate"
+    raise InvalidRequest(
+        f"This comes to {problem}; lane {name} holds {lane.max_queued} and {lane.max_queued_tokens}.", param=param
+    )
 
 
 def refuse_unserved(model: ServedModel, lane: str) -> None:

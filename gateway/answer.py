@@ -172,7 +172,10 @@ class JsonAnswer(Answer):
         answered = [(one.read(), one.outcome, one.tokens) for one in self._followers if one.outcome is not None]
         if len(answered) < len(self._followers):
             return
-        body = self._writer.body(answered)
+        if any(frame.logprobs or frame.prompt for frames, _, _ in answered for frame in frames):
+            body = await asyncio.to_thread(self._writer.body, answered)  # long enough to make others wait
+        else:
+            body = self._writer.body(answered)
         self.headers["content-length"] = str(len(body))
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": body})

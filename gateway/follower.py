@@ -29,7 +29,7 @@ class Verdict(enum.Enum):
 class Reader:
     """Who reads the answer, made of one choice or several; each of them is followed by a `Follower`."""
 
-    __slots__ = ("_unread", "_wake", "gone", "is_patient", "may_return", "on_stall", "writing")
+    __slots__ = ("_bound", "_unread", "_wake", "gone", "is_patient", "may_return", "on_stall", "writing")
 
     def __init__(self, *, is_patient: bool = False, may_return: bool = False) -> None:
         self.may_return = may_return
@@ -42,7 +42,12 @@ class Reader:
         """It waits for its client's connection to take what it was given."""
         self.on_stall: Callable[[], None] | None = None
         self._unread = 0
+        self._bound = 0
         self._wake = asyncio.Event()
+
+    def follows_one_more(self) -> None:
+        """Its answer has another choice, which may wait as much as the others."""
+        self._bound += MAX_UNREAD_CHARS
 
     def leave(self) -> None:
         """The client is gone."""
@@ -61,10 +66,10 @@ class Reader:
     def arrived(self, size: int) -> None:
         """So many characters more wait to be read."""
         if self.is_patient:
-            return  # the whole answer is kept; the model's context bounds it
+            return  # the whole answer is kept; admission bounds it
         self._unread += size
         self._wake.set()
-        if self.writing and self._unread > MAX_UNREAD_CHARS and self.on_stall is not None:
+        if self.writing and self._unread > self._bound and self.on_stall is not None:
             self.on_stall()
 
     def was_read(self) -> None:
@@ -90,6 +95,7 @@ class Follower:
         self.model = model
         self.lane = lane
         self.reader = reader or Reader()
+        self.reader.follows_one_more()
         self.accepted = False
         """The broker has the request: only then can it be missing."""
         self.tokens = after
@@ -178,6 +184,8 @@ class Follower:
 
 
 def _told_chars(frame: Frame) -> int:
-    """About how long the log-probabilities of a frame are when they are written."""
-    told = (*frame.logprobs, *(frame.prompt.tokens if frame.prompt else ()))
-    return sum(CHARS_PER_LOGPROB * (1 + len(one.top)) for one in told)
+    """About how long the log-probabilities of a frame are when they are written.
+
+    Not those of a prompt that is told back: it comes once, and in one frame, however large.
+    """
+    return sum(CHARS_PER_LOGPROB * (1 + len(one.top)) for one in frame.logprobs)

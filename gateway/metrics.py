@@ -12,7 +12,7 @@ TTFT_S = (
 )  # fmt: skip
 E2E_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 ITL_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5)
-CANCEL_REASONS = ("disconnect", "deadline", "queue_timeout", "drain", "lost", "no_workers", "asked")
+CANCEL_REASONS = ("disconnect", "deadline", "queue_timeout", "drain", "lost", "no_workers", "sibling", "asked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Metrics:
         both = ["lane", "model"]
         self.requests = self._counter("requests", "Requests that ended", ["lane", "model", "endpoint", "outcome"])
         self.in_flight = Gauge(
-            "busway_requests_in_flight", "Requests accepted and not ended", ["lane"],
+            "busway_requests_in_flight", "Requests (choices, where there are several) accepted and not ended", ["lane"],
             registry=self.registry, multiprocess_mode="livesum",
         )  # fmt: skip
         self.lane_full = self._counter("lane_full", "Requests that a full lane refused", ["lane"])

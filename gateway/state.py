@@ -57,12 +57,14 @@ class Gateway:
             absent_grace_s=settings.gateway.absent_grace_s,
             on_absent=self.relay.give_up_model,
         )
-        self.whereabouts = Whereabouts(Inspector(self._redis), self.catalogue, settings.lanes)
+        inspector = Inspector(self._redis)
+        self.whereabouts = Whereabouts(inspector, self.catalogue, settings.lanes)
         self.exposition = Exposition(self.metrics, self.catalogue, settings.lanes)
         self.admission = Admission(
             broker,
             self.relay,
             self.catalogue,
+            inspector,
             self.metrics,
             lanes=settings.lanes,
             default_lane=settings.gateway.default_lane,

@@ -32,7 +32,9 @@ class Lane(BaseModel):
     starvation_s: Seconds = Field(default=30, gt=0, description="A request that waited longer is served next")
     ttft_target_ms: float = Field(default=1_000, gt=0, description="Promised time to first token")
     itl_target_ms: float = Field(
-        default=200, gt=0, description="Promised time between tokens; the least of all lanes bounds a step"
+        default=200,
+        gt=0,
+        description="Promised time between tokens; the least of those that are not preemptible bounds a step",
     )
     max_prompt_tokens: int | None = Field(
         default=None, ge=1, description="Longer prompts go to `overflow`; unset: none"

@@ -53,7 +53,9 @@ class GatewaySettings(Section):
     )
     default_lane: str = Field(default="interactive", description="Lane of a request that asks for none")
     absent_grace_s: Seconds = Field(
-        default=60, ge=0, description="A model without workers still accepts requests this long"
+        default=60,
+        ge=0,
+        description="A model without workers still accepts requests this long (not a lane that none of them serves)",
     )
 
 

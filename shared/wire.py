@@ -74,6 +74,8 @@ class GenerateRequest(Message, frozen=True):
     """To be completed."""
     inputs: tuple[str | tuple[int, ...], ...] | None = None
     """To be embedded."""
+    first_input: int = 0
+    """The place of the first of them among all that the client sent."""
     dimensions: int | None = None
     """Of the embeddings, if fewer than the model's."""
     chat_template_kwargs: dict[str, Any] = {}

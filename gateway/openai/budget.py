@@ -1,12 +1,14 @@
 """The budget: what a request may take of a model's context, and what it counts for in a lane."""
 
 import math
+from collections.abc import Sequence
 
 from shared.errors import InvalidRequest
 from shared.wire import MAX_CHARS_PER_TOKEN, GenerateRequest
 
 CHARS_PER_TOKEN = 4
 OUTPUT_TOKENS_GUESSED = 256
+MOST_TOLD = 200_000
 CONTEXT_GUESSED = 32_768
 """For a model that no live worker tells of."""
 
@@ -23,7 +25,8 @@ def refuse_too_long(request: GenerateRequest, context: int | None, *, limit_fiel
     """InvalidRequest for what no tokenizer could make fit. What only one can tell is left to the worker."""
     if context is None or request.inputs is not None:
         return  # each input has the context for itself, and its worker names the one that is too long
-    least, wanted = max(1, _least_prompt_tokens(request)), request.sampling.max_tokens or 1
+    least, wanted = max(1, _least_prompt_tokens(request)), request.sampling.max_tokens
+    wanted = 1 if wanted is None else wanted
     if least + wanted <= context:
         return
     field = "messages" if request.messages is not None else "prompt"
@@ -34,6 +37,30 @@ def refuse_too_long(request: GenerateRequest, context: int | None, *, limit_fiel
         param=param,
         code="context_length_exceeded",
     )
+
+
+def refuse_too_much_told(requests: Sequence[GenerateRequest], context: int | None) -> None:
+    """InvalidRequest if the log-probabilities of all choices would be more than one answer should carry."""
+    most, told = CONTEXT_GUESSED if context is None else context, 0
+    for request in requests:
+        sampling = request.sampling
+        if sampling.logprobs is not None:
+            tokens = most if sampling.max_tokens is None else min(sampling.max_tokens, most)
+            tokens += prompt_tokens(request) if request.echo else 0
+            told += min(tokens, most) * (1 + sampling.logprobs)
+    if told > MOST_TOLD:
+        raise InvalidRequest(
+            f"Up to {told} log-probabilities are asked for, {MOST_TOLD} at most are told in one answer: set a lower "
+            "limit of tokens, or ask for fewer choices or alternatives.",
+            param="logprobs",
+        )
+
+
+def longest_prompt(request: GenerateRequest) -> int:
+    """The tokens of its prompt, or of the longest of its inputs, by estimate."""
+    if request.inputs is not None:
+        return max(_text_tokens(one, CHARS_PER_TOKEN) for one in request.inputs)
+    return prompt_tokens(request)
 
 
 def _least_prompt_tokens(request: GenerateRequest) -> int:

@@ -181,11 +181,11 @@ class CompletionChoice(Choice):
             return None
         texts, offsets, tops = [], [], []
         for one in tokens:
-            text = _text(one.raw)
+            text = _spelt(one.raw)
             texts.append(text)
             offsets.append(self._told_chars)
             self._told_chars += len(self._decode(one.raw))
-            top = {_text(raw): logprob for raw, logprob in reversed(one.top)}
+            top = {_spelt(raw): logprob for raw, logprob in reversed(one.top)}
             tops.append(None if one.logprob is None else {text: one.logprob, **top})
         logprobs = [one.logprob for one in tokens]
         return {"tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets}
@@ -215,6 +215,14 @@ def usage(ends: Sequence[tuple[Outcome, int]], choices_per_prompt: int = 1) -> d
 
 def _text(raw: bytes) -> str:
     return raw.decode(errors="replace")
+
+
+def _spelt(raw: bytes) -> str:
+    """A token's text; of a part of a character its bytes, so that two of them never look alike."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
 def _likely(raw: bytes, logprob: float | None) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def structured_outputs(given: Any) -> Guide | None:
     """vLLM's: an object with one of json, json_object, regex, choice and grammar."""
     if not isinstance(given, dict):
         raise wrong("must be an object")
-    asked = {name: value for name, value in given.items() if value not in (None, False)}
+    asked = {name: value for name, value in given.items() if value is not None and value is not False}
     if unknown := asked.keys() - set(KINDS):
         raise wrong(f"{min(unknown)[:40]} is not supported; {', '.join(KINDS)} are")
     if len(asked) > 1:
@@ -70,4 +70,4 @@ def grammar(given: Any) -> Guide:
         raise wrong("must be a grammar")
     if len(given) > guides.MAX_BYTES:
         raise wrong(f"at most {guides.MAX_BYTES} characters")
-    return guides.of_grammar(given)
+    return Guide(kind="grammar", text=given)

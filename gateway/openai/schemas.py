@@ -34,7 +34,7 @@ from shared.wire import Guide
 
 MAX_TOKENS = 2**31 - 1
 INT64 = 2**63
-MAX_CHOICES = 128
+MAX_CHOICES = 4096
 MAX_TOP_LOGPROBS = 20
 MAX_INPUTS = 2048
 MAX_DIMENSIONS = 65_536
@@ -103,9 +103,14 @@ class Body(Part):
         return self
 
     @property
-    def guide(self) -> GuideOrNone:
-        """What the answer must match."""
-        return next((guide for name in GUIDE_FIELDS if (guide := getattr(self, name)) is not None), None)
+    def guide_field(self) -> str | None:
+        """The field that says what the answer must match."""
+        return next((name for name in GUIDE_FIELDS if getattr(self, name) is not None), None)
+
+    @property
+    def choices(self) -> int:
+        """Answers that are asked for, over all prompts."""
+        return self.n
 
     @property
     def told(self) -> int | None:
@@ -191,6 +196,10 @@ class CompletionBody(Body):
     @property
     def told(self) -> int | None:
         return self.logprobs
+
+    @property
+    def choices(self) -> int:
+        return self.n * len(self.prompt)
 
 
 class EmbeddingsBody(Part):

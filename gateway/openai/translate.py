@@ -11,21 +11,21 @@ from shared import wire
 INPUTS_PER_PART = 64
 
 
-def chat(body: ChatBody, seed: int) -> tuple[wire.GenerateRequest, ...]:
+def chat(body: ChatBody, seed: int, guide: wire.Guide | None) -> tuple[wire.GenerateRequest, ...]:
     """The chat as workers need it, once for each choice; `seed` counts where the body has none."""
     messages = tuple(_message(message) for message in body.messages)
     return tuple(
         wire.GenerateRequest(
-            sampling=sampling, messages=messages, chat_template_kwargs=body.chat_template_kwargs, guide=body.guide
+            sampling=sampling, messages=messages, chat_template_kwargs=body.chat_template_kwargs, guide=guide
         )
         for sampling in _samplings(body, seed)
     )
 
 
-def completion(body: CompletionBody, seed: int) -> tuple[wire.GenerateRequest, ...]:
+def completion(body: CompletionBody, seed: int, guide: wire.Guide | None) -> tuple[wire.GenerateRequest, ...]:
     """The prompts as workers need them, each once for each choice; `seed` counts where the body has none."""
     return tuple(
-        wire.GenerateRequest(sampling=sampling, prompt=prompt, guide=body.guide, echo=body.echo)
+        wire.GenerateRequest(sampling=sampling, prompt=prompt, guide=guide, echo=body.echo)
         for prompt in body.prompt
         for sampling in _samplings(body, seed)
     )
@@ -38,6 +38,7 @@ def embeddings(body: EmbeddingsBody) -> tuple[wire.GenerateRequest, ...]:
         wire.GenerateRequest(
             sampling=wire.Sampling(seed=0, max_tokens=0),
             inputs=inputs[first : first + INPUTS_PER_PART],
+            first_input=first,
             dimensions=body.dimensions,
         )
         for first in range(0, len(inputs), INPUTS_PER_PART)

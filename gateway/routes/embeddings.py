@@ -16,7 +16,7 @@ router = APIRouter()
 @router.post("/v1/embeddings", response_model=None)
 async def embeddings(request: Request) -> Response:
     gateway = gateway_of(request)
-    body, ignored = await read(request, "embeddings", EmbeddingsBody)
+    body, ignored, _ = await read(request, "embeddings", EmbeddingsBody)
     requests = translate.embeddings(body)
     admitted = await admit(
         request, body, named(request, stream=False), endpoint="embeddings", requests=requests, limit_field="input",

@@ -21,8 +21,11 @@ from gateway.stream import EventStream
 from gateway.terms import Terms, fingerprint
 from shared import guides, wire
 from shared.errors import InvalidRequest
+from shared.sections import GatewaySettings
 
 MAX_NAMES = 20
+MOST_COPIES = 4
+"""Bodies of the largest size that one request may come to when each of its choices is queued."""
 
 G = TypeVar("G", bound=Body)
 
@@ -35,21 +38,17 @@ class Endpoint(Generic[G]):
 
     name: Name
     body: type[G]
-    translate: Callable[[G, int], tuple[wire.GenerateRequest, ...]]
+    translate: Callable[[G, int, wire.Guide | None], tuple[wire.GenerateRequest, ...]]
     dialect: Callable[[Heading, int], Dialect]
 
 
 async def generate(request: Request, endpoint: Endpoint[G]) -> Response:
     """Parse, admit, follow. A BuswayError on the way is the answer."""
     gateway = gateway_of(request)
-    body, ignored = await read(request, endpoint.name, endpoint.body)
+    body, ignored, size = await read(request, endpoint.name, endpoint.body)
     terms = named(request, stream=body.stream)
-    if body.guide is not None:
-        await asyncio.to_thread(guides.refuse_wrong, body.guide)
-    requests = endpoint.translate(body, _seed(request, terms))
-    if len(requests) > gateway.settings.gateway.max_choices:
-        problem = f"{len(requests)} choices are asked for; {gateway.settings.gateway.max_choices} are allowed."
-        raise InvalidRequest(problem, param="n" if body.n > 1 else "prompt")
+    _refuse_many(body, size, gateway.settings.gateway)
+    requests = endpoint.translate(body, _seed(request, terms), await _guide(body))
     admitted = await admit(
         request, body, terms, endpoint=endpoint.name, requests=requests, limit_field=body.limit_field,
         stream=body.stream, choices_per_prompt=body.n, include_usage=body.include_usage,
@@ -70,15 +69,31 @@ def heading(admitted: Admitted, model: str, *, include_usage: bool) -> Heading:
     )
 
 
-async def read(request: Request, endpoint: str, kind: type[B]) -> tuple[B, list[str]]:
-    """The body, and the names of its fields that have no effect."""
+async def _guide(body: Body) -> wire.Guide | None:
+    """What the answer must match, as workers take it."""
+    name = body.guide_field
+    return None if name is None else await asyncio.to_thread(guides.prepared, getattr(body, name), name)
+
+
+def _refuse_many(body: Body, size: int, limits: GatewaySettings) -> None:
+    """InvalidRequest if the choices are too many, or what they would take in Redis: each has the prompt for itself."""
+    param = "n" if body.n > 1 else "prompt"
+    if body.choices > limits.max_choices:
+        problem = f"{body.choices} choices are asked for; {limits.max_choices} are allowed."
+        raise InvalidRequest(problem, param=param)
+    if body.n * size > MOST_COPIES * limits.max_body_bytes and body.n > 1:
+        raise InvalidRequest(f"{body.n} choices of a body of {size} bytes are too much at once.", param=param)
+
+
+async def read(request: Request, endpoint: str, kind: type[B]) -> tuple[B, list[str], int]:
+    """The body, the names of its fields that have no effect, and its size in bytes."""
     trace, limits = trace_of(request.scope), gateway_of(request).settings.gateway
     trace.endpoint = endpoint
     raw = await read_body(request.scope, request.receive, limits.max_body_bytes, within_s=limits.body_timeout_s)
     body, ignored = parse(raw, kind)
     if ignored:
         log.warning("request.fields_ignored", fields=_names(ignored))
-    return body, ignored
+    return body, ignored, len(raw)
 
 
 def named(request: Request, *, stream: bool) -> Terms:

@@ -78,12 +78,22 @@ async def test_a_lane_without_room_for_all_choices_takes_none(fleet):
     worker = await fleet.worker(WORKER__SLOTS="1", WORKER__ECHO__STEP_MS="20", LANES__INTERACTIVE__MAX_QUEUED="4")
     async with gateway.client() as client:
         await wait_until(lambda: _served(client), "the model to be listed")
-        with pytest.raises(openai.RateLimitError):
+        with pytest.raises(openai.BadRequestError) as caught:
             await client.completions.create(model="echo", prompt=WORDS, n=9)
+        assert caught.value.param == "n", "it would not fit into an empty lane"
+        filling = [asyncio.create_task(client.completions.create(model="echo", prompt=WORDS)) for _ in range(4)]
+        await wait_until(lambda: _waiting(gateway, 4), "others to wait")
+        with pytest.raises(openai.RateLimitError):
+            await client.completions.create(model="echo", prompt=WORDS, n=4)
+        await asyncio.gather(*filling)
         answer = await client.completions.create(model="echo", prompt=WORDS, n=2)
 
     assert [one.text for one in answer.choices] == [WORDS] * 2
     assert worker.status is None
+
+
+async def _waiting(gateway, count):
+    return await gateway.metric("busway_requests_in_flight") == count
 
 
 async def _served(client):
@@ -131,7 +141,7 @@ async def test_what_cannot_be_followed_is_a_400_and_costs_nobody_anything(fleet,
         *answers, a, b, c, d, e, f = await gather(*others, *params)
 
     assert [one.choices[0].text for one in answers] == [WORDS] * 3
-    assert (a, b, c, d) == ("response_format", "response_format", "logit_bias", "response_format")
+    assert (a, b, c, d) == ("guided_json", "guided_regex", "logit_bias", "guided_grammar")
     assert (e, f) == ("response_format", "n"), "the echo engine follows no grammar"
 
 

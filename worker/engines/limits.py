@@ -49,7 +49,7 @@ def output_limit(request: GenerateRequest, prompt_tokens: int, max_model_len: in
     if prompt_tokens == 0:
         raise InvalidRequest(NO_TOKENS, param=param)
     context = f"This model's maximum context length is {max_model_len} tokens."
-    if prompt_tokens >= max_model_len:
+    if prompt_tokens > max_model_len or (prompt_tokens == max_model_len and request.sampling.max_tokens != 0):
         problem = f"However, the {param} resulted in {prompt_tokens} tokens, which leaves no room for an answer."
         raise InvalidRequest(f"{context} {problem}", param=param, code=TOO_LONG)
     wanted = request.sampling.max_tokens

@@ -114,7 +114,7 @@ def bench(  # noqa: PLR0917 - typer passes them by name
     )
     result = _run(plan, json, plot)
     failed = any(one.error is not None for one in result.samples)
-    if failed and (fail_on_errors or not any(one.is_whole for one in result.samples)):
+    if not any(one.is_whole for one in result.samples) or (failed and fail_on_errors):
         raise typer.Exit(1)
 
 

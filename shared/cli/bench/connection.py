@@ -39,13 +39,15 @@ class Target:
             raise ConfigError(f"{url}: {error}") from error
         if parts.scheme not in ("http", "https") or not host or not (base.isascii() and base.isprintable()):
             raise ConfigError(f"{url} is no http:// or https:// URL")
+        if "@" in parts.netloc:  # it would stand in reports and pictures, and is not used
+            raise ConfigError("the URL names a user; a key goes into --api-key")
         if not (api_key.isascii() and api_key.isprintable()):
             raise ConfigError("an API key is printable ASCII")
         headers = [
             f"POST {parts.path}{path} HTTP/1.1",
             f"Host: {parts.netloc.rpartition('@')[2]}",
             "Content-Type: application/json",
-            "Accept: text/event-stream",
+            "Accept: application/json",
             "User-Agent: busway-bench",
             *([f"Authorization: Bearer {api_key}"] if api_key else []),
         ]

@@ -68,6 +68,7 @@ class Bench:
         self._over_s = math.inf if plan.duration_s is None else plan.duration_s
         """What is due later is not asked."""
         self._is_interrupted = False
+        self._cpu_began = self._cpu_s = 0.0
         self._origin = 0.0
 
     def interrupt(self) -> None:
@@ -79,7 +80,7 @@ class Bench:
                 task.cancel()
 
     async def run(self) -> Result:
-        started, cpu = datetime.now(UTC), time.process_time()
+        started, self._cpu_began = datetime.now(UTC), time.process_time()
         self._origin = self._loop.time()
         if self._plan.duration_s is not None:
             self._loop.call_at(self._origin + self._plan.duration_s, self._finish)
@@ -96,7 +97,7 @@ class Bench:
             started=started,
             over_s=self._over_s,
             elapsed_s=elapsed_s,
-            client_cpu=(time.process_time() - cpu) / elapsed_s,
+            client_cpu=self._cpu_s / max(self._over_s, 1e-9),
             is_interrupted=self._is_interrupted,
         )
 
@@ -106,6 +107,7 @@ class Bench:
     def _finish(self) -> None:
         if not self._over.is_set():
             self._over_s = min(self._over_s, self._now())
+            self._cpu_s = time.process_time() - self._cpu_began
             self._over.set()
 
     async def _sleep_until(self, at: float) -> None:

@@ -92,7 +92,7 @@ class Lane:
     @cached_property
     def send_delay(self) -> Spread:
         """From the planned arrival to the request's first byte: our own lateness, and connecting."""
-        return Spread.of_seconds(one.sent - one.due for one in self.answered if one.sent is not None)
+        return Spread.of_seconds(one.sent - one.due for one in self.samples if one.sent is not None)
 
     @cached_property
     def errors(self) -> Counter[str]:

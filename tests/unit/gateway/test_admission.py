@@ -17,8 +17,6 @@ class StubBroker:
         self.costs: list[int] = []
         self._ahead = ahead
 
-    redis = None
-
     async def enqueue(self, submission, _lane):
         self.costs.append(submission.cost_tokens)
         return Queued(self._ahead)
@@ -69,7 +67,7 @@ def ask(requests, tier=None) -> Ask:
 async def admit(broker: StubBroker, *lengths: str, **sampling):
     """One chat let in where workers say that they have these contexts."""
     lanes = Settings.of({}).lanes
-    gate = Admission(broker, StubRelay(), StubCatalogue(*lengths), None, lanes=lanes, default_lane="interactive")
+    gate = Admission(broker, StubRelay(), StubCatalogue(*lengths), None, None, lanes=lanes, default_lane="interactive")
     request = GenerateRequest(sampling=Sampling(seed=1, **sampling), messages=({"role": "user", "content": "hi"},))
     return await gate.admit(ask((request,)))
 
@@ -108,7 +106,7 @@ async def test_the_number_ahead_is_what_the_broker_says(ahead):
 
 def admission(default_lane: str = "interactive", **environ: str) -> Admission:
     lanes = Settings.of(environ).lanes
-    return Admission(None, None, None, None, lanes=lanes, default_lane=default_lane)
+    return Admission(None, None, None, None, None, lanes=lanes, default_lane=default_lane)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +196,7 @@ async def test_either_all_parts_enter_or_none():
             return Queued(0)
 
     relay, broker, lanes = StubRelay(), Filling(), Settings.of({}).lanes
-    gate = Admission(broker, relay, StubCatalogue(), Metrics(), lanes=lanes, default_lane="interactive")
+    gate = Admission(broker, relay, StubCatalogue(), None, Metrics(), lanes=lanes, default_lane="interactive")
     request = GenerateRequest(sampling=Sampling(seed=1), messages=({"role": "user", "content": "hi"},))
 
     with pytest.raises(LaneFull):
@@ -213,7 +211,9 @@ async def test_a_lane_that_no_worker_serves_takes_nothing():
         async def find(self, name):
             return ServedModel(name=name, seen_s_ago=0, workers=({"id": "w", "lanes": "interactive"},))
 
-    gate = Admission(StubBroker(), StubRelay(), Pool(), None, lanes=Settings.of({}).lanes, default_lane="interactive")
+    gate = Admission(
+        StubBroker(), StubRelay(), Pool(), None, None, lanes=Settings.of({}).lanes, default_lane="interactive"
+    )
     request = GenerateRequest(sampling=Sampling(seed=1), prompt="hi")
 
     with pytest.raises(NoWorkers, match="lane bulk"):

@@ -190,9 +190,9 @@ def test_log_probabilities_of_a_completion_stand_side_by_side_with_the_prompt_fi
 
     assert choice["text"] == "Once a"
     assert choice["logprobs"] == {
-        "tokens": ["Once", " a", "\ufffd"],
+        "tokens": ["Once", " a", "bytes:\\xc3"],
         "token_logprobs": [None, -0.5, -3.0],
-        "top_logprobs": [None, {" a": -0.5, "\ufffd": -2.0}, {"\ufffd": -3.0, " a": -0.5}],
+        "top_logprobs": [None, {" a": -0.5, "bytes:\\xc3": -2.0}, {"bytes:\\xc3": -3.0, " a": -0.5}],
         "text_offset": [0, 4, 6],
     }
 

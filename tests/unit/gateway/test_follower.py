@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway import follower as module
-from gateway.follower import Follower, Reader, Verdict
+from gateway.follower import MAX_UNREAD_CHARS, Follower, Reader, Verdict
 from shared.broker import Record
 from shared.wire import Frame, Outcome, Prompt, TokenLogprob, Usage
 
@@ -261,7 +261,22 @@ def test_log_probabilities_count_for_a_reader_that_does_not_read():
     tops = tuple((b"x", -1.0) for _ in range(20))
     tokens = tuple(TokenLogprob(raw=b"x", logprob=-1.0, top=tops) for _ in range(300))
     one.offer(Frame(id="r", attempt=1, at=0, ids=(1,), prompt=Prompt(text="x", tokens=tokens)))
+    assert stalls == [], "a prompt that is told back comes once, in one frame"
 
+    one.offer(Frame(id="r", attempt=1, at=1, ids=(2,), text="x", logprobs=tokens))
+    assert stalls == [True]
+
+
+def test_a_reader_of_several_choices_may_let_more_wait():
+    reader, stalls = Reader(), []
+    first, second = (Follower(name, "m", "interactive", reader) for name in "ab")
+    reader.on_stall = lambda: stalls.append(True)
+    reader.writing = True
+    first.offer(frame(0, "x" * MAX_UNREAD_CHARS))
+    second.offer(frame(0, "x" * MAX_UNREAD_CHARS))
+    assert stalls == []
+
+    first.offer(frame(1, "x"))
     assert stalls == [True]
 
 

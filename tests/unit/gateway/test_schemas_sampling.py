@@ -4,14 +4,14 @@ import pytest
 
 from gateway.openai.schemas import CompletionBody, EmbeddingsBody
 from shared.errors import InvalidRequest
-from shared.guides import refuse_wrong
+from shared.guides import prepared
 from tests.unit.gateway.test_schemas import CHAT, COMPLETION, chat, completion, refusal
 
 
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"n": 0}, "n"), ({"n": 129}, "n"), ({"n": True}, "n"), ({"n": "1"}, "n"),
+        ({"n": 0}, "n"), ({"n": 4097}, "n"), ({"n": True}, "n"), ({"n": "1"}, "n"),
         ({"top_logprobs": 1}, "top_logprobs"),
         ({"logprobs": 1}, "logprobs"), ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"logit_bias": {"abc": 1}}, "logit_bias"), ({"logit_bias": {"-1": 1}}, "logit_bias"),
@@ -53,16 +53,19 @@ def test_a_value_that_makes_no_sense_is_refused_and_named(fields, param):
     ],
 )  # fmt: skip
 def test_a_guide_in_any_of_its_forms(fields, kind, part):
-    guide = chat(**fields).guide
+    guide = guide_of(chat(**fields))
 
     assert guide.kind == kind
     assert part in guide.text
-    refuse_wrong(guide)
+
+
+def guide_of(body):
+    return prepared(getattr(body, body.guide_field), body.guide_field)
 
 
 def test_no_guide_is_asked_for():
-    assert chat().guide is None
-    assert chat(response_format={"type": "text"}, structured_outputs={}).guide is None
+    assert chat().guide_field is None
+    assert chat(response_format={"type": "text"}, structured_outputs={}).guide_field is None
 
 
 DEEP = '{"type":"object","properties":{"a":' * 1000 + "{}" + "}}" * 1000
@@ -75,15 +78,24 @@ DEEP = '{"type":"object","properties":{"a":' * 1000 + "{}" + "}}" * 1000
         {"guided_regex": "(a"}, {"guided_regex": "(" * 5000 + "a" + ")" * 5000}, {"guided_grammar": "start: foo"},
         {"guided_grammar": "start: " + "(" * 60000 + '"a"' + ")" * 60000}, {"guided_grammar": "root ::= ("},
         {"guided_json": {"$ref": "http://127.0.0.1:1/x.json"}}, {"guided_json": {"enum": ["x" * 70000]}},
-        {"guided_grammar": "root ::= " + "(" * 30000},
+        {"guided_grammar": "root ::= " + "(" * 30000}, {"guided_grammar": "root ::= missing"},
+        {"guided_grammar": 'x ::= "a"'}, {"guided_grammar": 'root ::= a-b\na-b ::= "x"\na_b ::= "y"'},
+        {"guided_grammar": 'root ::= "\\'}, {"guided_grammar": "root ::= " + "a ::= b\n" * 5000},
     ],
 )  # fmt: skip
 def test_a_guide_of_which_nothing_can_be_made_is_refused(fields):
     """B060, B062: quickly, and the process lives on."""
     with pytest.raises(InvalidRequest) as caught:
-        refuse_wrong(chat(**fields).guide)
+        guide_of(chat(**fields))
 
     assert len(caught.value.message) < 700
+    assert caught.value.param == next(iter(fields))
+
+
+def test_a_grammar_in_larks_form_may_speak_of_the_other_form():
+    text = 'start: NAME " ::= " NAME\nNAME: /[a-z]+/'
+
+    assert guide_of(chat(guided_grammar=text)).text == text
 
 
 @pytest.mark.parametrize(
@@ -96,7 +108,7 @@ def test_a_guide_of_which_nothing_can_be_made_is_refused(fields):
     ],
 )
 def test_large_bounds_and_legal_recursion_are_taken(schema):
-    refuse_wrong(chat(guided_json=schema).guide)
+    guide_of(chat(guided_json=schema))
 
 
 def test_max_tokens_may_be_zero_only_with_echo():

@@ -9,7 +9,7 @@ from shared import wire
 
 def chat_of(**fields) -> wire.GenerateRequest:
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
-    return translate.chat(parse(json.dumps(body).encode(), ChatBody)[0], seed=7)[0]
+    return translate.chat(parse(json.dumps(body).encode(), ChatBody)[0], 7, None)[0]
 
 
 def completion_of(**fields) -> wire.GenerateRequest:
@@ -18,7 +18,7 @@ def completion_of(**fields) -> wire.GenerateRequest:
 
 def completions_of(**fields) -> tuple[wire.GenerateRequest, ...]:
     raw = json.dumps({"model": "m", "prompt": "hi", **fields}).encode()
-    return translate.completion(parse(raw, CompletionBody)[0], 7)
+    return translate.completion(parse(raw, CompletionBody)[0], 7, None)
 
 
 def test_sampling_is_carried_over():

@@ -131,11 +131,11 @@ class EmbeddingEngine:
         inputs = request.inputs or ()
         if not inputs:
             raise InvalidRequest("There is no input.", param="input")
-        for number, one in enumerate(inputs):
+        for number, one in enumerate(inputs, request.first_input):
             self._refuse_unread(number, one)
         texts = iter(self._encoder.tokens([one for one in inputs if isinstance(one, str)]))
         found: list[Sequence[int]] = [next(texts) if isinstance(one, str) else one for one in inputs]
-        for number, ids in enumerate(found):
+        for number, ids in enumerate(found, request.first_input):
             if len(ids) > self.max_model_len:
                 raise self._too_long(number, f"{len(ids)} tokens")
         return found
