@@ -45,10 +45,12 @@ class Coalescer:
     def shape(self, report: Report) -> Report:
         """The report with what is to be told now."""
         now, passed = self._clock(), []
+        for one in report.dropped:  # first: the same turn may bring pieces of a newer attempt of ours
+            self._portions.pop(one.id, None)
+            self._quiet.discard(one.id)
         for emission in report.emissions:
             key = emission.held.id
-            portion = self._portions.get(key)
-            if portion is not None and portion.emission.held.attempt == emission.held.attempt:
+            if (portion := self._portions.get(key)) is not None:
                 portion.emission = _joined(portion.emission, emission)
             elif key in self._quiet:
                 self._portions[key] = Portion(emission, now)
@@ -57,9 +59,7 @@ class Coalescer:
         leaving = {one.held.id for one in report.endings} | {one.id for one in report.parked}
         due = [key for key, portion in self._portions.items() if key in leaving or self._is_due(key, portion, now)]
         told = [self._portions.pop(key).emission for key in due]
-        for one in report.dropped:
-            self._portions.pop(one.id, None)
-        self._quiet -= leaving | {one.id for one in report.dropped}
+        self._quiet -= leaving
         return replace(report, emissions=told + passed)
 
     def _is_due(self, key: str, portion: Portion, now: float) -> bool:

@@ -191,7 +191,8 @@ class Service:
             self.stop()
 
     def _hear_reply(self, report: Report, reply: Reported) -> None:
-        self._coalescer.learn([one.held for one in report.emissions], reply.unwatched)
+        unwatched = [one for one in reply.unwatched if self._table.holds(one)]  # no word of what is over by now
+        self._coalescer.learn([one.held for one in report.emissions], unwatched)
         self._release(reply.refused, "lost")
         if reply.orphans:
             log.info("requests.orphaned", requests=[one.id for one in reply.orphans])

@@ -36,7 +36,7 @@ class Held:
     @property
     def key(self) -> str:
         """The engine's id for it. It names the attempt, so two attempts of one request never mix."""
-        return f"{self.assignment.id}#{self.assignment.attempt}"
+        return _key(self.assignment)
 
     def ending(self, outcome: Outcome) -> Ending:
         """Its end, with what only we know added to the outcome."""
@@ -88,6 +88,10 @@ class Table:
     def has_orders(self) -> bool:
         return bool(self._orders.add or self._orders.release or self._returned)
 
+    def holds(self, assignment: Assignment) -> bool:
+        """It is still ours, as this attempt."""
+        return _key(assignment) in self._held
+
     def used(self) -> Counter[str]:
         """Slots in use by lane, those not counted that are about to be free."""
         return Counter(held.assignment.lane for key, held in self._held.items() if key not in self._leaving)
@@ -127,7 +131,7 @@ class Table:
     def release(self, assignments: Iterable[Assignment], how: Release) -> None:
         """Have the engine let go of them. The first reason stands, except that 'lost' overrules any."""
         for assignment in assignments:
-            key = f"{assignment.id}#{assignment.attempt}"
+            key = _key(assignment)
             if key in self._held and (how == "lost" or key not in self._orders.release):
                 self._order_release(key, how)
 
@@ -183,3 +187,7 @@ class Table:
                 held.tokens += len(event.ids)
                 self.tokens += len(event.ids)
         return report
+
+
+def _key(assignment: Assignment) -> str:
+    return f"{assignment.id}#{assignment.attempt}"

@@ -26,7 +26,7 @@ local queued = depth(stream)
 if queued == 0 then redis.call('HSET', stats, 'tokens', 0) end  -- heals what a lost request hash may have left
 local waiting = tonumber(redis.call('HGET', stats, 'tokens')) or 0
 local rate, seen_ms = drain_rate(stats, now)
-local told = {queued, waiting, math.floor(rate * 1000)}
+local told = {queued, waiting, mhz(rate)}
 if queued >= tonumber(ARGV[2]) or (queued > 0 and waiting + cost > tonumber(ARGV[3])) then
   return {'FULL', unpack(told)}
 end
@@ -35,7 +35,7 @@ if queued > 0 and rate > 0 and seen_ms >= EVIDENCE_MS and queued * 1000 > rate *
 end
 
 local entry = redis.call('XADD', stream, '*', 'id', ARGV[1], 'cost', cost)
-if seen[1] then redis.call('HDEL', req, 'outcome', 'tokens', 'ended', 'cx', 'waited', 'started', 'owner', 'gw') end
+if seen[1] then redis.call('HDEL', req, 'outcome', 'tokens', 'ended', 'cx', 'waited', 'started', 'owner', 'gw', 'detach') end
 redis.call('HSETNX', req, 'attempt', 0)
 redis.call('HSET', req, 'state', 'queued', 'lane', ARGV[9], 'entry', entry, 'cost', cost, 'queued', now,
   'expires', now + ARGV[5], 'deadline', now + ARGV[6], unpack(ARGV, 11))

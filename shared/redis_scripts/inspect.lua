@@ -25,4 +25,4 @@ elseif state == 'queued' then
   local before = redis.call('XRANGE', stream, '(' .. last_delivered(stream), entry, 'COUNT', ARGV[1])
   ahead = ahead + math.max(0, #before - 1)
 end
-return {now, ahead, depth(stream), math.floor((drain_rate(stats, now)) * 1000), (position(log)), hash}
+return {now, ahead, depth(stream), mhz((drain_rate(stats, now))), (position(log)), hash}

@@ -29,13 +29,11 @@ local function depth(stream)
   return waiting
 end
 
--- What a lane's drain rate is made of, as of now: requests that left while others waited, and the time (ms) in which
--- some did. Both fade over DRAIN_MEMORY_MS. Time in which nobody waits tells nothing: the lane could have given more.
+-- What a lane's drain rate is made of: requests that left while others waited, the time (ms) in which some did, and
+-- the time since then. Time in which nobody waits tells nothing: the lane could have given more.
 local function drain(stats, now)
   local h = redis.call('HMGET', stats, 'served', 'busy', 'mark')
-  local served, busy, passed = tonumber(h[1]) or 0, tonumber(h[2]) or 0, math.max(0, now - (tonumber(h[3]) or now))
-  local kept = math.exp(-passed / DRAIN_MEMORY_MS)
-  return served * kept, busy * kept + passed
+  return tonumber(h[1]) or 0, tonumber(h[2]) or 0, math.max(0, now - (tonumber(h[3]) or now))
 end
 
 -- Requests entered the lane: from now on somebody waits.
@@ -47,19 +45,24 @@ local function drained(stream, stats, count, cost, now)
   if depth(stream) == 0 then
     redis.call('HDEL', stats, 'mark')
   else
-    local served, busy = drain(stats, now)
-    redis.call('HSET', stats, 'served', string.format('%.3f', served + count), 'busy', string.format('%.0f', busy),
-      'mark', now)
+    local served, busy, passed = drain(stats, now)
+    local kept = math.exp(-passed / DRAIN_MEMORY_MS)  -- what was before fades as more is seen
+    redis.call('HSET', stats, 'served', string.format('%.3f', served * kept + count),
+      'busy', string.format('%.0f', busy * kept + passed), 'mark', now)
   end
   if cost ~= 0 then redis.call('HINCRBY', stats, 'tokens', -cost) end
 end
 
 -- Requests a second that leave the lane while others wait, and the time (ms) over which that was seen; 0, 0: unknown.
+-- Nothing fades by waiting for the next to leave: where many leave at once, and then none for long, that is a pace too.
 local function drain_rate(stats, now)
-  local served, busy = drain(stats, now)
-  if busy < 1 then return 0, 0 end
-  return served * 1000 / busy, busy
+  local served, busy, passed = drain(stats, now)
+  if busy + passed < 1 then return 0, 0 end
+  return served * 1000 / (busy + passed), busy + passed
 end
+
+-- A rate as a reply can hold it; what moves at all is never told to stand still.
+local function mhz(rate) return math.ceil(rate * 1000) end
 
 -- Tokens that the log holds, and the attempt that wrote last: the halves of its last id. 0 and nil: no log.
 local function position(log)

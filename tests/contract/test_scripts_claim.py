@@ -2,6 +2,7 @@
 
 import pytest
 
+from shared import wire
 from shared.keys import GROUP, PARKED
 from shared.lease import POISONED
 from tests.support.desk import MANY, MODEL
@@ -35,7 +36,7 @@ async def test_a_claimed_request_goes_on_after_the_tokens_in_its_log(desk):
         await desk.finish("w2", new, 3)
         frames = await ear.frames()
 
-    assert (new.attempt, new.prior_ids, new.channel, new.request) == (2, (5, 6), CHANNEL, old.request)
+    assert (new.attempt, new.prior_ids, new.request) == (2, (5, 6), old.request)
     assert [(frame.attempt, frame.at, frame.ids) for frame in frames] == [(1, 0, (5, 6)), (2, 2, (7,)), (2, 3, ())]
 
 
@@ -89,7 +90,9 @@ async def test_what_took_down_too_many_workers_is_given_up(desk):
     letters = await desk.redis.xrange(desk.keys.dead_letters)
     assert (end.at, end.end) == (1, POISONED)
     assert (record.state, record.deaths, record.tokens) == ("failed", 3, 1)
-    assert [letter for _, letter in letters] == [{b"id": b"a", b"deaths": b"3", b"owner": b"w2"}]
+    [(_, letter)] = letters
+    assert (letter[b"id"], letter[b"deaths"], letter[b"owner"]) == (b"a", b"3", b"w2")
+    assert wire.decode(letter[b"payload"], wire.GenerateRequest) == held.request
     assert not await desk.finish("w2", held, 1)
     assert await desk.redis.xlen(desk.keys.stream("interactive")) == 0
 
@@ -156,3 +159,98 @@ async def test_what_a_worker_takes_back_from_itself_is_no_death(desk):
 
     record = await desk.broker.record(MODEL, "a")
     assert (record.deaths, record.attempt) == (0, 6)
+
+
+async def suspects(desk, *ids, owner="w1"):
+    """Each has taken a worker down already, and now the one that held them all has gone silent."""
+    held = await desk.hold(*ids, worker=owner)
+    for one in ids:
+        await desk.set(one, deaths=1)
+    await desk.silence(*held, owner=owner)
+
+
+async def deaths(desk, *ids):
+    return [(await desk.broker.record(MODEL, one)).deaths for one in ids]
+
+
+async def test_a_claim_brings_one_suspect_at_most_and_innocents_beside_it(desk):
+    """A suspect is what would be given up with one more death: two of them must not die together."""
+    await suspects(desk, "s1", "s2", "s3")
+    await desk.silence(*await desk.hold("innocent"))
+
+    claimed = await desk.claim("w2")
+
+    assert [one.id for one in claimed] == ["s1", "innocent"]
+    assert [desk.lease("w2").is_suspect(one) for one in claimed] == [True, False]
+
+
+async def test_a_suspect_that_is_handed_back_is_found_by_the_next_at_once(desk):
+    await suspects(desk, "s1", "s2", "s3")
+
+    found = [[one.id for one in await desk.claim(worker)] for worker in ("w2", "w3", "w4", "w5")]
+
+    assert found == [["s1"], ["s2"], ["s3"], []]
+
+
+async def test_who_may_take_no_suspect_takes_the_others_however_little_room_it_has(desk):
+    await suspects(desk, "s1", "s2")
+    await desk.silence(*await desk.hold("a", "b"))
+
+    taken = await desk.claim("w2", 1, may_take_suspect=False)
+
+    assert [one.id for one in taken] == ["a"]
+    assert [one.id for one in await desk.claim("w3")] == ["s1", "b"]
+
+
+async def test_a_death_is_counted_once_however_often_its_request_is_handed_back(desk):
+    await suspects(desk, "s1", "s2")
+
+    for number in range(2, 7):
+        await desk.claim(f"w{number}", may_take_suspect=False)
+    handed_back = await deaths(desk, "s1", "s2")
+    [first] = await desk.claim("w7")
+    [second] = await desk.claim("w8")
+
+    assert handed_back == [1, 1], "the record follows when somebody takes it"
+    assert (first.deaths, second.deaths) == (2, 2)
+    assert await deaths(desk, "s1", "s2") == [2, 2]
+
+
+async def test_what_is_handed_back_is_still_its_last_owners(desk):
+    """Who only seemed to be dead may go on with it until another takes it."""
+    held = await desk.hold("s1")
+    await desk.set("s1", deaths=1)
+    await desk.silence(*held)
+    await desk.claim("w2", may_take_suspect=False)
+
+    beat = await desk.beat("w1", *held)
+
+    assert (beat.lost, beat.cancelled) == ((), ())
+    assert await desk.emit("w1", held[0], 0, 5)
+    assert await desk.claim("w3") == []
+
+
+async def test_a_parked_suspect_is_fetched_as_one(desk):
+    await suspects(desk, "s1")
+    [held] = await desk.claim("w2")
+    await desk.park("w2", held)
+
+    [again] = await desk.fetch("w3")
+
+    assert again.deaths == 2
+    assert desk.lease("w3").is_suspect(again)
+
+
+async def test_innocents_that_ran_beside_a_killer_end_well(desk):
+    """Three deaths: the killer dies alone at last, and nobody else is given up with it."""
+    await desk.enqueue("killer", "a", "b", "c")
+    await desk.silence(*await desk.fetch("w0"), owner="w0")
+    await desk.silence(*await desk.claim("w1"), owner="w1")
+    [alone] = [one for one in await desk.claim("w2") if one.id == "killer"]
+    await desk.silence(alone, owner="w2")
+
+    rest = [one for number in range(3, 9) for one in await desk.claim(f"w{number}")]
+
+    assert await desk.state("killer") == "failed"
+    assert [one.id for one in rest] == ["a", "b", "c"]
+    assert [await desk.state(one) for one in "abc"] == ["running"] * 3

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from shared import wire
-from shared.lease import Emission
+from shared.lease import Emission, Reported
 from tests.support.desk import piece
 from tests.support.ear import Ear
 
@@ -77,9 +77,9 @@ async def test_one_refused_piece_does_not_hold_back_its_neighbours(desk):
     await desk.silence(old)
     await desk.claim("w2")
 
-    refused = await desk.lease("w1").report([Emission(old, 0, piece(5)), Emission(other, 0, piece(6))], [])
+    said = await desk.lease("w1").report([Emission(old, 0, piece(5)), Emission(other, 0, piece(6))], [])
 
-    assert refused == [old]
+    assert said.refused == (old,)
     assert await desk.positions("b") == ["1-0", "1-1"]
 
 
@@ -105,8 +105,8 @@ async def test_a_repeated_call_is_taken_and_logged_once(desk):
     step = [Emission(held, 0, piece(5)), Emission(held, 1, piece(6))]
     await desk.lease("w1").report(step, [])
 
-    assert await desk.lease("w1").report(step, []) == []
-    assert await desk.lease("w1").report([*step, Emission(held, 2, piece(7))], []) == []
+    assert (await desk.lease("w1").report(step, [])).refused == ()
+    assert (await desk.lease("w1").report([*step, Emission(held, 2, piece(7))], [])).refused == ()
     assert await desk.positions("a") == ["1-0", "1-1", "1-2", "1-3"]
 
 
@@ -138,13 +138,14 @@ async def test_a_piece_without_tokens_is_a_bug_of_the_caller(desk):
 
 
 async def test_nothing_to_report_asks_nobody(desk):
-    assert await desk.lease("w1").report([], []) == []
+    assert await desk.lease("w1").report([], []) == Reported()
 
 
 async def test_the_publication_is_what_the_golden_frame_looks_like(desk):
     """Spliced by hand in Lua, so it is compared with what Python would have written."""
     async with Ear(desk.redis, CHANNEL) as ear:
         [held] = await desk.hold("a", channel=CHANNEL)
+        await ear.heard()
         await desk.emit("w1", held, 0, 5)
         [raw] = await ear.heard()
 

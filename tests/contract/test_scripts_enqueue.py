@@ -3,10 +3,10 @@
 import pytest
 
 from shared import broker
-from shared.broker import retry_after_s
-from shared.errors import LaneFull
+from shared.broker import CANCELLED, EXPIRED, Queued
+from shared.errors import KeyReused, LaneFull
 from shared.lanes import Lane
-from tests.support.desk import MANY
+from tests.support.desk import DONE, FAILED, MANY, request, submission
 from tests.support.ear import Ear
 
 ROOMY = Lane(max_queued=MANY, max_queued_tokens=10**9)
@@ -146,31 +146,120 @@ async def test_the_wait_is_bounded_by_the_shorter_deadline(desk):
     assert 5_000 < kept <= 5_000 + broker.KEEP_BEYOND_DEADLINE_MS
 
 
-async def test_a_full_lane_that_drains_says_when_to_come_back(desk):
-    """Ten left within the window: between a half and one a second."""
-    bounds = Lane(max_queued=20)
-    await desk.hold(*(f"gone-{n}" for n in range(10)), bounds=bounds)
-    await desk.enqueue(*(f"wait-{n}" for n in range(20)), bounds=bounds)
-
-    with pytest.raises(LaneFull) as caught:
-        await desk.enqueue("late", bounds=bounds)
-
-    assert 1 <= caught.value.retry_after_s <= 2
+async def again(desk, request_id, *, fingerprint="p", bounds=ROOMY, **more):
+    """The client's own key once more."""
+    return await desk.broker.enqueue(submission(request_id, fingerprint=fingerprint, **more), bounds)
 
 
-async def test_a_full_lane_that_does_not_drain_says_the_longest(desk):
-    bounds = Lane(max_queued=1)
-    await desk.enqueue("a", bounds=bounds)
-
-    with pytest.raises(LaneFull) as caught:
-        await desk.enqueue("b", bounds=bounds)
-
-    assert caught.value.retry_after_s == broker.MAX_RETRY_AFTER_S
+ENDS = {one.state: one for one in (DONE, FAILED, CANCELLED, EXPIRED)}
 
 
-@pytest.mark.parametrize(
-    ("bound", "per_second", "seconds"),
-    [(1000, 100, 1), (1000, 10, 5), (1000, 0.1, 60), (1, 0.5, 2), (1000, 0, 60), (1000, -1, 60), (1000, 1e9, 1)],
-)
-def test_the_time_to_come_back_is_that_of_a_twentieth_of_the_lane(bound, per_second, seconds):
-    assert retry_after_s(bound=bound, per_second=per_second) == seconds
+async def end(desk, request_id, state):
+    """Queue it, have it produce two tokens unless it never starts, and end it so."""
+    await again(desk, request_id)
+    if state == "never started":
+        await desk.cancel(request_id)
+        return
+    [held] = await desk.fetch()
+    await desk.emit("w1", held, 0, 5, 6)
+    await desk.finish("w1", held, 2, ENDS[state])
+
+
+@pytest.mark.parametrize("state", ["failed", "cancelled", "expired"])
+async def test_with_its_key_a_request_that_was_not_answered_goes_on_from_its_log(desk, state):
+    await end(desk, "a", state)
+
+    assert await again(desk, "a") == Queued(ahead=0, starts_in_ms=0)
+
+    [held] = await desk.fetch("w2")
+    assert (held.attempt, held.prior_ids, held.request) == (2, (5, 6), request("a"))
+    assert await desk.emit("w2", held, 2, 7)
+    assert await desk.finish("w2", held, 3)
+    assert [frame.ids for frame in await desk.broker.replay("m", "a")] == [(5, 6), (7,)]
+    record = await desk.broker.record("m", "a")
+    assert (record.state, record.attempt, record.tokens) == ("done", 2, 3)
+
+
+async def test_with_its_key_a_request_that_never_started_starts(desk):
+    await end(desk, "a", "never started")
+
+    await again(desk, "a")
+
+    [held] = await desk.fetch()
+    assert held.prior_ids == ()
+    assert await desk.emit("w1", held, 0, 5)
+
+
+async def test_a_request_that_is_queued_again_knows_nothing_of_its_first_end(desk):
+    """It waits as long as any other, is kept as long, and its first cancel is forgotten."""
+    await again(desk, "a", detached=True, channel="bw:gw:old")
+    [held] = await desk.fetch()
+    await desk.emit("w1", held, 0, 5)
+    await desk.cancel("a")
+    await desk.finish("w1", held, 1, CANCELLED)
+
+    await again(desk, "a", bounds=Lane(queue_timeout_s=60, deadline_s=600))
+
+    fields = await desk.redis.hgetall(desk.keys.request("a"))
+    assert set(fields) == {
+        *(b"state", b"lane", b"entry", b"cost", b"attempt", b"queued", b"expires", b"deadline", b"payload", b"print")
+    }
+    assert int(fields[b"expires"]) - int(fields[b"queued"]) == 60_000
+    for key in (desk.keys.request("a"), desk.keys.log("a")):
+        assert await desk.redis.pttl(key) > 600_000
+    await desk.set("a", expires=1)
+    assert await desk.fetch() == [], "it waits for its first worker"
+    assert await desk.state("a") == "expired"
+
+
+async def test_deaths_are_counted_on(desk):
+    await end(desk, "a", "failed")
+    await desk.set("a", deaths=2)
+
+    await again(desk, "a")
+
+    assert [one.deaths for one in await desk.fetch()] == [2]
+
+
+@pytest.mark.parametrize("state", ["queued", "running", "done"])
+async def test_with_its_key_a_request_that_is_or_was_answered_is_joined(desk, state):
+    if state == "done":
+        await end(desk, "a", state)
+    else:
+        await again(desk, "a")
+    if state == "running":
+        await desk.fetch()
+
+    assert await again(desk, "a") == Queued(joined=True)
+
+    assert await desk.state("a") == state
+    assert await desk.redis.xlen(desk.keys.stream("interactive")) == (state != "done")
+
+
+@pytest.mark.parametrize("state", ["queued", "failed", "done"])
+async def test_a_key_that_came_with_another_request_is_refused(desk, state):
+    await (again(desk, "a") if state == "queued" else end(desk, "a", state))
+
+    with pytest.raises(KeyReused):
+        await again(desk, "a", fingerprint="another")
+
+    assert await desk.state("a") == state
+
+
+async def test_an_id_without_a_key_is_never_queued_again(desk):
+    [held] = await desk.hold("a")
+    await desk.finish("w1", held, 0, FAILED)
+
+    assert await desk.enqueue("a") == [None]
+    assert await desk.state("a") == "failed"
+
+
+async def test_a_full_lane_leaves_the_first_end_as_it_was(desk):
+    await end(desk, "a", "failed")
+    await desk.enqueue("b")
+
+    with pytest.raises(LaneFull):
+        await again(desk, "a", bounds=Lane(max_queued=1))
+
+    record = await desk.broker.record("m", "a")
+    assert (record.state, record.tokens, record.outcome) == ("failed", 2, FAILED)

@@ -16,11 +16,11 @@ def ids(assignments):
 
 
 async def test_an_assignment_carries_what_the_worker_needs(desk):
-    await desk.enqueue("a", lane="bulk", channel="bw:gw:g")
+    await desk.enqueue("a", lane="bulk")
 
     [held] = await desk.fetch()
 
-    assert (held.id, held.lane, held.attempt, held.channel) == ("a", "bulk", 1, "bw:gw:g")
+    assert (held.id, held.lane, held.attempt, held.deaths) == ("a", "bulk", 1, 0)
     assert held.request == request("a")
     assert held.prior_ids == ()
     assert 0 < held.deadline_ms <= 600_000

@@ -113,10 +113,10 @@ async def test_a_server_that_forgot_only_emit_still_ends_after_the_last_piece(re
         [held] = await desk.hold("a", channel=CHANNEL)
         await desk.redis.script_flush()
         await desk.redis.script_load(scripts.FINISH.source)
-        refused = await desk.lease("w1").report([Emission(held, 0, piece(5))], [Ending(held, 1, DONE)])
+        said = await desk.lease("w1").report([Emission(held, 0, piece(5))], [Ending(held, 1, DONE)])
         frames = await ear.frames()
 
-    assert refused == []
+    assert said.refused == ()
     assert [(frame.at, frame.end) for frame in frames] == [(0, None), (1, DONE)]
 
 
@@ -125,7 +125,7 @@ async def test_several_ends_in_one_report_are_told_apart(desk):
     await desk.silence(old)
     await desk.claim("w2")
 
-    refused = await desk.lease("w1").report([], [Ending(old, 0, DONE), Ending(other, 0, DONE)])
+    said = await desk.lease("w1").report([], [Ending(old, 0, DONE), Ending(other, 0, DONE)])
 
-    assert refused == [old]
+    assert said.refused == (old,)
     assert await desk.state("b") == "done"

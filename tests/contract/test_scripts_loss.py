@@ -58,9 +58,9 @@ async def test_scripts_that_the_server_forgot_are_taught_again(real_desk):
     a, b = await desk.fetch()
     await desk.redis.script_flush()
 
-    refused = await desk.lease("w1").report([Emission(a, 0, piece(5))], [Ending(a, 1, DONE), Ending(b, 0, DONE)])
+    said = await desk.lease("w1").report([Emission(a, 0, piece(5))], [Ending(a, 1, DONE), Ending(b, 0, DONE)])
 
-    assert refused == []
+    assert said.refused == ()
     assert [await desk.state(one) for one in "ab"] == ["done", "done"]
 
 
@@ -113,7 +113,8 @@ async def test_with_memory_full_what_runs_goes_on_and_ends(full_desk):
         await desk.fill()
 
         assert await desk.emit("w1", a, 0, 5)
-        assert await desk.lease("w1").report([Emission(a, 1, piece(6))], [Ending(a, 2, DONE)]) == []
+        said = await desk.lease("w1").report([Emission(a, 1, piece(6))], [Ending(a, 2, DONE)])
+        assert said.refused == ()
         assert (await desk.beat("w1", b, c, d)).lost == ()
         await desk.silence(b)
         assert [one.id for one in await desk.claim("w2", max_deaths=3)] == ["b"]

@@ -14,6 +14,7 @@ KEEP_MS = 60_000
 LEASE_MS = 30_000
 GRACE_MS = 10_000
 MANY = 10_000
+HOUR_MS = 3_600_000
 
 DONE = wire.Outcome(state="done", reason="stop", usage=wire.Usage(prompt_tokens=3, completion_tokens=2))
 FAILED = wire.Outcome(state="failed", error=wire.ErrorInfo(code="internal_error", message="It broke."))
@@ -61,8 +62,10 @@ class Desk:
         await self.enqueue(*ids, **more)
         return await self.fetch(worker)
 
-    async def claim(self, worker: str = "w2", total: int = MANY, *, lease_ms: int = LEASE_MS, max_deaths: int = 3):
-        return await self.lease(worker).claim(LANES, total, lease_ms=lease_ms, max_deaths=max_deaths)
+    async def claim(
+        self, worker: str = "w2", total: int = MANY, *, lease_ms: int = LEASE_MS, max_deaths: int = 3, **more
+    ) -> list[Assignment]:
+        return await self.lease(worker).claim(LANES, total, lease_ms=lease_ms, max_deaths=max_deaths, **more)
 
     async def emit(self, worker: str, held: Assignment, at: int, *ids: int) -> bool:
         """Whether the piece was taken."""
@@ -78,8 +81,11 @@ class Desk:
     async def beat(self, worker: str, *held: Assignment):
         return await self.lease(worker).beat({"slots": 4}, held, LANES, ttl_ms=LEASE_MS)
 
-    async def cancel(self, request_id: str, lane: str = "interactive") -> str:
-        return await self.broker.cancel(MODEL, lane, request_id)
+    async def cancel(self, request_id: str, lane: str = "interactive", *, leaves: str = "") -> str:
+        return await self.broker.cancel(MODEL, lane, request_id, leaves=leaves)
+
+    async def watch(self, request_id: str, channel: str) -> bool:
+        return await self.broker.watch(MODEL, request_id, channel)
 
     async def state(self, request_id: str) -> str | None:
         record = await self.broker.record(MODEL, request_id)
@@ -101,6 +107,20 @@ class Desk:
         for one in held:
             stream = self.keys.stream(one.lane)
             await self.redis.xclaim(stream, GROUP, owner, 0, [one.entry], idle=10 * LEASE_MS, justid=True)
+
+    async def be_gone(self, channel: str, for_ms: int = 2 * GRACE_MS) -> None:
+        """Have nobody listened on a gateway's channel for so long."""
+        await self.redis.hset(f"{self.keys.prefix}gone", channel, await self.now_ms() - for_ms)
+        await self.redis.pexpire(f"{self.keys.prefix}gone", KEEP_MS)
+
+    async def pace(self, served: float, busy_ms: int, *, lane: str = "interactive", ago_ms: int = -HOUR_MS) -> None:
+        """So many left the lane in so long while others waited, and nobody since; by default time stands still."""
+        mark = await self.now_ms() - ago_ms
+        await self.redis.hset(self.keys.stats(lane), mapping={"served": served, "busy": busy_ms, "mark": mark})
+
+    async def now_ms(self) -> int:
+        seconds, micros = await self.redis.time()
+        return seconds * 1000 + micros // 1000
 
     async def set(self, request_id: str, **fields: int | str) -> None:
         """Change fields of the request hash: how a test makes a deadline pass."""

@@ -36,7 +36,9 @@ class Ear:
             messages.append(message["data"])
 
     async def publications(self) -> list[tuple[wire.Frame, ...]]:
-        return [wire.decode(raw, wire.Frames).frames for raw in await self.heard()]
+        """Without those that hold nothing and only ask whether anybody listens."""
+        told = [wire.decode(raw, wire.Frames).frames for raw in await self.heard()]
+        return [frames for frames in told if frames]
 
     async def frames(self) -> list[wire.Frame]:
         return [frame for frames in await self.publications() for frame in frames]

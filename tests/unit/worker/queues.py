@@ -18,7 +18,7 @@ SLOTS = 4
 
 def assignment(number):
     request = GenerateRequest(sampling=Sampling(seed=1), prompt="hi")
-    return Assignment("interactive", f"1-{number}", f"r{number}", 1, request, "", 60_000, 0, 0, ())
+    return Assignment("interactive", f"1-{number}", f"r{number}", 1, request, 60_000, 0, 0, 0, ())
 
 
 class Queue:

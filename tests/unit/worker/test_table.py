@@ -21,9 +21,9 @@ def assignment(request_id="a", attempt=1, *, prior=(), lane="interactive", reada
         id=request_id,
         attempt=attempt,
         request=GenerateRequest(sampling=Sampling(seed=1), prompt="hi") if readable else None,
-        channel="bw:gw:x",
         deadline_ms=60_000,
         queued_ms=3,
+        deaths=0,
         position=len(prior),
         prior_ids=prior,
     )
@@ -131,6 +131,14 @@ def test_what_is_past_its_deadline_is_late():
 
     assert table.late(time.monotonic()) == []
     assert [one.id for one in table.late(time.monotonic() + 61)] == ["a"]
+
+
+def test_what_it_holds_is_told_by_attempt():
+    table = running(assignment(attempt=1))
+    table.take(assignment(attempt=2))
+    table.settle([], table.take_orders())
+
+    assert [table.holds(assignment(attempt=attempt)) for attempt in (1, 2)] == [False, True]
 
 
 def test_slots_in_use_are_counted_by_lane():
