@@ -110,7 +110,8 @@ class Desk:
 
     async def be_gone(self, channel: str, for_ms: int = 2 * GRACE_MS) -> None:
         """Have nobody listened on a gateway's channel for so long."""
-        await self.redis.hset(f"{self.keys.prefix}gone", channel, await self.now_ms() - for_ms)
+        now = await self.now_ms()
+        await self.redis.hset(f"{self.keys.prefix}gone", channel, f"{now - for_ms}-{now}")
         await self.redis.pexpire(f"{self.keys.prefix}gone", KEEP_MS)
 
     async def pace(self, served: float, busy_ms: int, *, lane: str = "interactive", ago_ms: int = -HOUR_MS) -> None:
