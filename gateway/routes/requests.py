@@ -19,6 +19,8 @@ from shared.inspection import Found, Inspection
 DIALECTS = {"chat.completions": Chat, "completions": Completion}
 AFTER = "starting_after"
 LAST_EVENT = "last-event-id"
+TOLD_WITHIN_S = 60.0
+"""What has ended has no deadline any more: it is only told again."""
 
 router = APIRouter()
 
@@ -99,7 +101,7 @@ def _admitted(request_id: str, found: Found, meta: wire.Meta, parts: list[Inspec
     )
     left_ms = [part.deadline_in_ms for part in parts if part.deadline_in_ms is not None]
     queue_ms = [part.queue_timeout_in_ms for part in parts if part.queue_timeout_in_ms is not None]
-    deadline_s = max(0, *left_ms, 0) / 1000
+    deadline_s = max(0, *left_ms) / 1000 if left_ms else TOLD_WITHIN_S
     return Admitted(
         id=request_id,
         lane=found.lane,
