@@ -4,6 +4,9 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 VENV ?= .venv
 ARGS ?=
+# Of a storm: what is asked and broken follows from the seed.
+SEED ?= 1
+SECONDS ?= 60
 # PyPI's torch for Linux brings CUDA, some gigabytes. Without a GPU this is enough:
 #   make up TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
@@ -21,7 +24,7 @@ PHASE := phase() { what=$$1; cure=$$2; shift 2; echo "==> $$what"; begin=$$(date
 ONLINE := The package index must be reachable for this, once; see the message above.
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check bench clean install dev model
+.PHONY: help up test check bench storm clean install dev model
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s  %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -40,6 +43,9 @@ check: dev ## Lint, formatting, types
 bench: dev model ## Measure: the queue, the lanes, the policies, the engine
 	@for name in overhead interference batching engine; do \
 		echo "==> $$name" && $(BIN)/python -m tests.bench.$$name $(ARGS) || exit 1; done
+
+storm: dev ## Break everything while clients ask; SEED=1 SECONDS=60 ARGS="--json FILE"
+	@exec $(BIN)/python -m tests.fault.storm --seed $(SEED) --seconds $(SECONDS) $(ARGS)
 
 clean: ## Remove the environment and all that is built; the model and .busway/ stay
 	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis

@@ -1,9 +1,11 @@
 """Connections to Redis: how they are made, and which of their failures mean that Redis is not there."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from typing import Any
 
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import ClusterDownError, OutOfMemoryError, ReadOnlyError, ResponseError
@@ -31,12 +33,12 @@ def connect(settings: RedisSettings, *, connections: int = 16) -> Redis:
         socket_connect_timeout=settings.timeout_s,
         retry=Retry(ExponentialWithJitterBackoff(base=0.05, cap=0.5), retries=3),
     )
-    return Redis.from_pool(pool)
+    return Redis.from_pool(_with_closing_told(pool))
 
 
 def connect_subscriber(settings: RedisSettings) -> Redis:
     """A client for one subscription, whose owner looks after it: it does the retrying and notices a dead connection."""
-    return Redis.from_url(
+    pool = ConnectionPool.from_url(
         settings.url,
         protocol=PROTOCOL,
         max_connections=2,
@@ -44,6 +46,27 @@ def connect_subscriber(settings: RedisSettings) -> Redis:
         health_check_interval=0,
         retry=Retry(ExponentialWithJitterBackoff(base=0.05, cap=0.5), retries=0),
     )
+    return Redis.from_pool(_with_closing_told(pool))
+
+
+def _with_closing_told(pool: ConnectionPool) -> ConnectionPool:
+    """The pool; its connections say in redis-py's words that they have closed.
+
+    uvloop raises RuntimeError where one that has just been closed is written to, which redis-py passes on like a bug.
+    """
+    kind: Any = pool.connection_class
+
+    class Told(kind):
+        async def send_packed_command(
+            self: AbstractConnection, command: bytes | str | Iterable[bytes], check_health: bool = True
+        ) -> None:
+            try:
+                await kind.send_packed_command(self, command, check_health)
+            except RuntimeError as error:
+                raise RedisConnectionError(f"closed: {error}") from error
+
+    pool.connection_class = Told
+    return pool
 
 
 @asynccontextmanager

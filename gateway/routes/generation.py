@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 from fastapi import Request
@@ -130,7 +130,7 @@ async def admit(
         endpoint=endpoint,
         terms=terms,
         tenant=trace.tenant,
-        fingerprint=fingerprint(endpoint, body.model_dump(mode="json")) if terms.key else "",
+        fingerprint=fingerprint(endpoint, content(body)) if terms.key else "",
         choices_per_prompt=choices_per_prompt,
         include_usage=include_usage,
         base64=base64,
@@ -138,6 +138,11 @@ async def admit(
     admitted = await gateway_of(request).admission.admit(ask)
     trace.lane, trace.model = admitted.lane, body.model
     return admitted
+
+
+def content(body: Body | EmbeddingsBody) -> dict[str, Any]:
+    """All that a body says. What a validator made is written as it is, though it may not look like its declaration."""
+    return body.model_dump(mode="json", warnings=False)
 
 
 def _seed(request: Request, terms: Terms) -> int:

@@ -101,7 +101,7 @@ def _admitted(request_id: str, found: Found, meta: wire.Meta, parts: list[Inspec
     )
     left_ms = [part.deadline_in_ms for part in parts if part.deadline_in_ms is not None]
     queue_ms = [part.queue_timeout_in_ms for part in parts if part.queue_timeout_in_ms is not None]
-    deadline_s = max(left_ms) / 1000 if left_ms else RETELLING_S
+    deadline_s = max(0, *left_ms) / 1000 if left_ms else RETELLING_S
     return Admitted(
         id=request_id,
         lane=found.lane,

@@ -1,40 +1,92 @@
-"""A proxy before a server's socket, whose connections can fall silent without closing."""
+"""A proxy before a server's socket. Its connections can be slow, break, lose replies, or fall silent but stay open."""
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 
+class Line:
+    """One connection through the proxy."""
+
+    def __init__(self, *writers: asyncio.StreamWriter):
+        self._writers = writers
+        self.is_deaf = False
+        """It stays open and carries nothing."""
+        self.loses_reply = False
+        """It breaks instead of carrying the next reply: what was asked is done, and nobody is told."""
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+
 class Proxy:
-    """Passes bytes both ways, until a connection is made deaf: then it stays open and carries nothing."""
+    """Passes bytes both ways, as long as nothing else is asked for."""
 
     def __init__(self, target: Path):
         self._target = target
-        self._deaf: list[asyncio.Event] = []
+        self._lines: set[Line] = set()
         self._pipes: set[asyncio.Task] = set()
         self._writers: list[asyncio.StreamWriter] = []
+        self.delay_s = 0.0
+        """What comes from the server is held up for so long."""
         self.url = ""
 
     def deafen(self) -> None:
         """All connections of now; later ones work."""
-        for deaf in self._deaf:
-            deaf.set()
+        for line in self._lines:
+            line.is_deaf = True
+
+    def cut(self) -> None:
+        """All connections of now, at once."""
+        for line in list(self._lines):
+            line.cut()
+
+    def lose_replies(self) -> None:
+        """All connections of now break instead of carrying their next reply."""
+        for line in self._lines:
+            line.loses_reply = True
 
     async def serve(self, reader, writer):
-        deaf = asyncio.Event()
-        self._deaf.append(deaf)
-        there, back = await asyncio.open_unix_connection(str(self._target))
+        try:
+            there, back = await asyncio.open_unix_connection(str(self._target))
+        except OSError:  # the server is away, which is what its client shall find
+            writer.transport.abort()
+            return
+        line = Line(writer, back)
+        self._lines.add(line)
         self._writers += [writer, back]
-        for source, sink in ((reader, back), (there, writer)):
-            self._pipes.add(asyncio.create_task(self._pipe(source, sink, deaf)))
+        pipes = [
+            asyncio.create_task(self._ask(line, reader, back)),
+            asyncio.create_task(self._tell(line, there, writer)),
+        ]
+        self._pipes.update(pipes)
+        await asyncio.wait(pipes)
+        self._lines.discard(line)
+        self._pipes.difference_update(pipes)
+        for one in (writer, back):
+            self._writers.remove(one)
 
-    async def _pipe(self, source, sink, deaf):
+    async def _ask(self, line, reader, back):
         with suppress(OSError):
-            while block := await source.read(65536):
-                if not deaf.is_set():
-                    sink.write(block)
-                    await sink.drain()
-        sink.close()
+            while block := await reader.read(65536):
+                if not line.is_deaf:
+                    back.write(block)
+                    await back.drain()
+        back.close()
+
+    async def _tell(self, line, there, writer):
+        with suppress(OSError):
+            while block := await there.read(65536):
+                if line.loses_reply:
+                    line.cut()
+                    break
+                if self.delay_s:
+                    await asyncio.sleep(self.delay_s)
+                if not line.is_deaf:
+                    writer.write(block)
+                    await writer.drain()
+        writer.close()
 
     async def close(self) -> None:
         for pipe in self._pipes:
