@@ -1,10 +1,11 @@
-"""A small client of the gateway: what serves, and one streamed chat."""
+"""A small client of the gateway: what serves, where a request is, and one streamed chat."""
 
 import json
 import re
 import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -54,16 +55,14 @@ class Client:
 
     def first_model(self) -> str:
         """The first model that the gateway lists; ChatError if there is none."""
-        try:
-            reply = self._http.get("/v1/models")
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
-        if reply.status_code != httpx.codes.OK:
-            raise ChatError(_message(reply))
-        models = reply.json()["data"]
+        models = self._get("/v1/models")["data"]
         if not models:
             raise ChatError(f"{self.url} serves no model")
         return str(models[0]["id"])
+
+    def request(self, request_id: str) -> dict[str, Any]:
+        """Where a request is; ChatError if the gateway does not know it."""
+        return self._get(f"/v1/requests/{quote(request_id, safe='')}")
 
     def chat(self, prompt: str, **fields: Any) -> Iterator[str]:
         """The pieces of one answer as they come. `fields` go into the body; None is left out."""
@@ -82,6 +81,15 @@ class Client:
                 yield from _pieces(reply)
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
+
+    def _get(self, path: str) -> dict[str, Any]:
+        try:
+            reply = self._http.get(path)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        if reply.status_code != httpx.codes.OK:
+            raise ChatError(_message(reply))
+        return reply.json()
 
     def _unreachable(self, error: httpx.TransportError) -> ChatError:
         hint = " (is `busway up` running there? --url names another)" if isinstance(error, httpx.ConnectError) else ""

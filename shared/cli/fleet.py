@@ -159,8 +159,10 @@ class Fleet:
         for number in range(1, self._plan.workers + 1):
             name = f"worker-{number}"
             self._workers.append(Program(name, module("worker"), env=env, log=logs / f"{name}.log"))
-        for part in [*self._gateways, *self._workers]:
+        for part in self._gateways:
             self._supervisor.start(part)
+        for part in self._workers:
+            self._supervisor.start(part, may_leave=True)
 
     def _forget_numbers(self, part: Part) -> None:
         """A gateway that was killed could not take what it had open off the sum that all gateways tell."""

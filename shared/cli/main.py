@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from shared.cli import chat, config, run, status, up
+from shared.cli import chat, config, dlq, run, status, up, why, workers
 from shared.cli.bench import command as bench
 from shared.errors import ConfigError
 
@@ -23,6 +23,9 @@ app.command("worker")(run.worker)
 app.command("chat")(chat.chat)
 app.command("bench")(bench.bench)
 app.command("status")(status.status)
+app.command("why")(why.why)
+app.add_typer(workers.app, name="workers")
+app.add_typer(dlq.app, name="dlq")
 app.add_typer(config.app, name="config")
 
 

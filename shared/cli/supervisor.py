@@ -88,8 +88,9 @@ class Program:
 class Watched:
     """One part and its record."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Part, *, may_leave: bool) -> None:
         self.part = part
+        self.may_leave = may_leave
         self.born = 0.0
         self.early_deaths = 0
         self.due: float | None = None
@@ -110,8 +111,9 @@ class Supervisor:
         self._on_death = on_death
         self._watched: list[Watched] = []
 
-    def start(self, part: Part) -> None:
-        watched = Watched(part)
+    def start(self, part: Part, *, may_leave: bool = False) -> None:
+        """`may_leave`: exit status 0 means that somebody asked it to go, so it is not started again."""
+        watched = Watched(part, may_leave=may_leave)
         watched.start()
         self._watched.append(watched)
 
@@ -128,13 +130,17 @@ class Supervisor:
     def tick(self) -> None:
         """Start again what has ended, after a pause. Broken if a part keeps ending as soon as it is started."""
         now = time.monotonic()
-        for watched in self._watched:
+        for watched in list(self._watched):
             if watched.due is not None:
                 if now >= watched.due:
                     self._revive(watched)
             elif (status := watched.part.exit_status()) is not None:
                 self._on_death(watched.part)
-                self._record_death(watched, ending(status))
+                if watched.may_leave and status == 0:
+                    self._watched.remove(watched)
+                    self._say(f"{watched.part.name} has left, as it was asked to; it is not started again")
+                else:
+                    self._record_death(watched, ending(status))
 
     def _revive(self, watched: Watched) -> None:
         try:

@@ -7,12 +7,19 @@
 local worker, prefix, left = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local ends = {keep_ms = tonumber(ARGV[4]), expired = ARGV[5], cancelled = ARGV[6], grace_ms = tonumber(ARGV[8])}
 local lease_ms, max_deaths, alone_after, may_take_alone = ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[12]), ARGV[13] == '1'
+-- What a dead letter keeps of the request: all that it takes to go on with it when its hash is gone.
+local LETTER = {'lane', 'owner', 'payload', 'cost', 'tenant', 'print', 'meta'}
 local lanes, opened, dlq = (#KEYS - 1) / 2, {}, KEYS[#KEYS]
 
 local function give_up(stream, req, entry, id, deaths)
-  local h = redis.call('HMGET', req, 'owner', 'lane', 'payload')
-  redis.call('XADD', dlq, 'MAXLEN', '~', ARGV[11], '*', 'id', id, 'lane', h[2] or '', 'cause', 'worker_lost',
-    'deaths', deaths, 'owner', h[1] or '', 'payload', h[3] or '')
+  local letter = {'id', id, 'cause', 'worker_lost', 'deaths', deaths}
+  for i, value in ipairs(redis.call('HMGET', req, unpack(LETTER))) do
+    if value then
+      letter[#letter + 1] = LETTER[i]
+      letter[#letter + 1] = value
+    end
+  end
+  redis.call('XADD', dlq, 'MAXLEN', '~', ARGV[11], '*', unpack(letter))
   redis.call('HSET', req, 'deaths', deaths)
   settle(prefix, stream, entry, id, 'failed', ARGV[7], ends.keep_ms)
 end

@@ -34,14 +34,6 @@ if queued > 0 and rate > 0 and seen_ms >= EVIDENCE_MS and queued * 1000 > rate *
   return {'LATE', unpack(told)}
 end
 
-local entry = redis.call('XADD', stream, '*', 'id', ARGV[1], 'cost', cost)
-if seen[1] then redis.call('HDEL', req, 'outcome', 'tokens', 'ended', 'cx', 'waited', 'started', 'owner', 'gw', 'detach') end
-redis.call('HSETNX', req, 'attempt', 0)
-redis.call('HSET', req, 'state', 'queued', 'lane', ARGV[9], 'entry', entry, 'cost', cost, 'queued', now,
-  'expires', now + ARGV[5], 'deadline', now + ARGV[6], unpack(ARGV, 11))
-redis.call('PEXPIREAT', req, now + ARGV[6] + ARGV[7])
-if seen[1] then redis.call('PEXPIREAT', prefix_of(req) .. 'log:' .. ARGV[1], now + ARGV[6] + ARGV[7]) end
-redis.call('HINCRBY', stats, 'tokens', cost)
-waits(stats, now)
-redis.call('PUBLISH', ARGV[8], ARGV[9])
+local times = {expires = tonumber(ARGV[5]), deadline = tonumber(ARGV[6]), keep = tonumber(ARGV[7])}
+put_into_lane(stream, req, stats, ARGV[1], ARGV[9], cost, times, ARGV[8], now, {unpack(ARGV, 11)})
 return {'OK', queued, told[3], math.floor(seen_ms)}

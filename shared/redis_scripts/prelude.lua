@@ -117,6 +117,24 @@ local function is_gone(prefix, channel, frames, now, grace_ms)
   return now - tonumber(first) > grace_ms
 end
 
+-- Put a request into its lane. A hash that is there already is queued once more: attempts and deaths count on, and how
+-- it ended is forgotten. `times`: when it expires there (ms from now), its deadline, and how long it is kept beyond.
+local function put_into_lane(stream, req, stats, id, lane, cost, times, bell, now, fields)
+  local is_known = redis.call('EXISTS', req) == 1
+  local entry, deadline = redis.call('XADD', stream, '*', 'id', id, 'cost', cost), now + times.deadline
+  if is_known then
+    redis.call('HDEL', req, 'outcome', 'tokens', 'ended', 'cx', 'waited', 'started', 'owner', 'gw', 'detach')
+  end
+  redis.call('HSETNX', req, 'attempt', 0)
+  redis.call('HSET', req, 'state', 'queued', 'lane', lane, 'entry', entry, 'cost', cost, 'queued', now,
+    'expires', now + times.expires, 'deadline', deadline, unpack(fields))
+  redis.call('PEXPIREAT', req, deadline + times.keep)
+  if is_known then redis.call('PEXPIREAT', prefix_of(req) .. 'log:' .. id, deadline + times.keep) end
+  redis.call('HINCRBY', stats, 'tokens', cost)
+  waits(stats, now)
+  redis.call('PUBLISH', bell, lane)
+end
+
 local function forget_entry(stream, entry)
   redis.call('XACK', stream, GROUP, entry)
   redis.call('XDEL', stream, entry)

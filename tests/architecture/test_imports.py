@@ -16,6 +16,8 @@ ONLY_IN = {
     "redis": (
         "shared/connection.py",
         "shared/broker.py",
+        "shared/dead_letters.py",
+        "shared/inspection.py",
         "shared/lease.py",
         "shared/scripts.py",
         "shared/subscriber.py",
@@ -47,7 +49,7 @@ RINGS = (
     {"sections"},
     {"settings", "log", "guides", "tokens"},
     {"scripts", "connection"},
-    {"broker", "lease", "subscriber"},
+    {"broker", "dead_letters", "inspection", "lease", "subscriber"},
     {"cli"},
 )
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))

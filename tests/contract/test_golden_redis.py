@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from shared.broker import Submission
+from shared.dead_letters import DeadLetters
 from shared.keys import GROUP, Keys
 from shared.lanes import Lane
 from tests.support.desk import LEASE_MS, MODEL, request
@@ -89,6 +90,17 @@ async def test_the_dead_letter_is_frozen(desk, held):
     [(_, letter)] = await desk.redis.xrange(desk.keys.dead_letters)
 
     same_as_golden("dead_letter", masked(letter))
+
+
+async def test_the_hash_of_a_retried_request_is_frozen(desk, held):
+    await desk.silence(held)
+    await desk.claim("w2", max_deaths=1)
+    letters = DeadLetters(desk.redis)
+    [letter] = [one async for one in letters.read([MODEL])]
+
+    await letters.retry(letter, Lane())
+
+    same_as_golden("request_hash_revived", masked(await desk.redis.hgetall(desk.keys.request("r-1"))))
 
 
 async def test_the_worker_hash_is_frozen(desk, held):

@@ -87,10 +87,9 @@ async def test_what_took_down_too_many_workers_is_given_up(desk):
         assert await desk.claim("w3", max_deaths=3) == []
         [end] = (await ear.frames())[-1:]
     record = await desk.broker.record("m", "a")
-    letters = await desk.redis.xrange(desk.keys.dead_letters)
+    [(_, letter)] = await desk.redis.xrange(desk.keys.dead_letters)
     assert (end.at, end.end) == (1, POISONED)
     assert (record.state, record.deaths, record.tokens) == ("failed", 3, 1)
-    [(_, letter)] = letters
     assert (letter[b"id"], letter[b"deaths"], letter[b"owner"]) == (b"a", b"3", b"w2")
     assert wire.decode(letter[b"payload"], wire.GenerateRequest) == held.request
     assert not await desk.finish("w2", held, 1)

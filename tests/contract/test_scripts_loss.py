@@ -4,10 +4,12 @@ import pytest
 
 from shared.cli.valkey import Valkey
 from shared.connection import connect
+from shared.dead_letters import DeadLetters
 from shared.errors import BrokerUnavailable
+from shared.lanes import Lane
 from shared.lease import Emission, Ending
 from shared.sections import RedisSettings
-from tests.support.desk import DONE, Desk, piece
+from tests.support.desk import DONE, MODEL, Desk, piece
 from tests.support.ear import Ear
 from tests.support.stores import immortal_keys
 
@@ -103,6 +105,20 @@ async def test_with_memory_full_nothing_enters(full_desk):
 
     assert await full_desk.state("b") is None
     assert await full_desk.redis.xlen(full_desk.keys.stream("interactive")) == 1
+
+
+async def test_with_memory_full_no_dead_letter_is_retried_and_none_is_lost(full_desk):
+    await full_desk.silence(*await full_desk.hold("a"))
+    await full_desk.claim("w2", max_deaths=1)
+    letters = DeadLetters(full_desk.redis)
+    [letter] = await letters.find("a", [MODEL])
+    await full_desk.fill()
+
+    with pytest.raises(BrokerUnavailable, match="maxmemory"):
+        await letters.retry(letter, Lane())
+
+    assert [one.entry for one in await letters.find("a", [MODEL])] == [letter.entry]
+    assert await full_desk.state("a") == "failed"
 
 
 async def test_with_memory_full_what_runs_goes_on_and_ends(full_desk):

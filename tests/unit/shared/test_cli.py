@@ -169,7 +169,9 @@ def test_config_show_hides_secrets_and_names_sources(monkeypatch):
     assert parsed["BUSWAY_REDIS__URL"] == {"value": "redis://:****@host/0", "source": "REDIS_URL"}
 
 
-@pytest.mark.parametrize("command", [("config", "show"), ("chat", "hi"), ("status",), ("up",)])
+@pytest.mark.parametrize(
+    "command", [("config", "show"), ("chat", "hi"), ("status",), ("up",), ("why", "x"), ("dlq", "list")]
+)
 def test_a_wrong_setting_is_one_line_and_exit_status_2(command):
     done = busway(*command, BUSWAY_WORKER__SLOT="1")
 

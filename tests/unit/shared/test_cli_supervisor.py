@@ -83,6 +83,37 @@ def test_a_death_is_told_once_and_before_the_next_start(tmp_path, clock, said):
     assert (told, part.starts) == ([(part, 1)], 2)
 
 
+def test_who_was_asked_to_leave_is_not_started_again_and_who_failed_is(tmp_path, clock, said):
+    leaves, fails = Part(tmp_path / "log", "leaves"), Part(tmp_path / "log", "fails")
+    watch = Supervisor(said.append)
+    for part in (leaves, fails):
+        watch.start(part, may_leave=True)
+    clock.now += 60
+    leaves.status, fails.status = 0, 1
+
+    for _ in range(3):
+        watch.tick()
+        clock.now += 10
+
+    assert (leaves.starts, fails.starts) == (1, 2)
+    assert [line for line in said if "leaves" in line] == [
+        "leaves has left, as it was asked to; it is not started again"
+    ]
+
+
+def test_a_part_that_may_not_leave_is_started_again_even_after_a_good_end(tmp_path, clock, said):
+    part = Part(tmp_path / "log")
+    watch = watched(part, said)
+    clock.now += 60
+    part.status = 0
+
+    watch.tick()
+    clock.now += 1
+    watch.tick()
+
+    assert part.starts == 2
+
+
 def test_a_part_that_keeps_ending_early_ends_it_all(tmp_path, clock, said):
     part = Part(tmp_path / "log")
     part.log.write_text("why\n")
