@@ -102,31 +102,8 @@ class Admission:
         costs = [cost_tokens(request, context) for request in ask.requests]
         _refuse_outsized(ask, costs, name, lane)
         deadline_ms = min(int(lane.deadline_s * 1000), ask.terms.deadline_ms)
-        meta = wire.Meta(
-            endpoint=ask.endpoint,
-            created=int(time.time()),
-            tier=LANE_TIERS.get(name, "default"),
-            include_usage=ask.include_usage,
-            parts=len(ask.requests),
-            choices_per_prompt=ask.choices_per_prompt,
-            base64=ask.base64,
-        )
-        submissions = [
-            Submission(
-                id=part_id(ask.id, part),
-                model=ask.model,
-                lane=name,
-                request=request,
-                cost_tokens=costs[part],
-                channel=self._relay.channel,
-                deadline_ms=deadline_ms,
-                detached=ask.terms.detached,
-                tenant=ask.tenant,
-                meta=meta if part == 0 else None,
-                fingerprint=ask.fingerprint,
-            )
-            for part, request in enumerate(ask.requests)
-        ]
+        meta = _meta(ask, name)
+        submissions = self._submissions(ask, meta, name, costs, deadline_ms)
         if ask.fingerprint:
             meta, submissions = await self._as_before(ask, meta, submissions)
         reader = Reader(is_patient=not ask.stream, may_return=ask.stream or bool(ask.fingerprint))
@@ -141,6 +118,26 @@ class Admission:
             queue_timeout_s=lane.queue_timeout_s,
             queued=queued,
         )
+
+    def _submissions(
+        self, ask: Ask, meta: wire.Meta, lane: str, costs: Sequence[int], deadline_ms: int
+    ) -> list[Submission]:
+        return [
+            Submission(
+                id=part_id(ask.id, part),
+                model=ask.model,
+                lane=lane,
+                request=request,
+                cost_tokens=costs[part],
+                channel=self._relay.channel,
+                deadline_ms=deadline_ms,
+                detached=ask.terms.detached,
+                tenant=ask.tenant,
+                meta=meta if part == 0 else None,
+                fingerprint=ask.fingerprint,
+            )
+            for part, request in enumerate(ask.requests)
+        ]
 
     async def _as_before(
         self, ask: Ask, meta: wire.Meta, submissions: list[Submission]
@@ -213,6 +210,18 @@ class Admission:
             raise
         self._relay.accept(follower, losses)
         return queued
+
+
+def _meta(ask: Ask, lane: str) -> wire.Meta:
+    return wire.Meta(
+        endpoint=ask.endpoint,
+        created=int(time.time()),
+        tier=LANE_TIERS.get(lane, "default"),
+        include_usage=ask.include_usage,
+        parts=len(ask.requests),
+        choices_per_prompt=ask.choices_per_prompt,
+        base64=ask.base64,
+    )
 
 
 def part_id(request_id: str, part: int) -> str:
