@@ -106,9 +106,11 @@ class Composer:
         for lane, waiting in queues.items():
             owed = int(self._owed[lane])
             while waiting and owed > 0:
-                one = waiting.pop(0)
-                count = min(one.pending, owed, self._prefill_tokens)
-                step.take(one, count)
+                one = waiting[0]
+                count = min(one.pending, owed, max(1, self._prefill_tokens - step.prefill))
+                if count < min(one.pending, QUANTUM):
+                    break  # a sliver of a prompt is not worth its place: what is owed adds up
+                step.take(waiting.pop(0), count)
                 owed -= count
 
     def _prefill(self, step: _Step, prompts: Sequence[Candidate]) -> None:

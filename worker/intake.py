@@ -42,10 +42,10 @@ class Intake:
         *,
         slots: int,
         accept: Callable[[Sequence[Assignment]], None],
-        give_way: Callable[[int], None] = lambda _: None,
+        give_way: Callable[[int, Mapping[str, int]], None] = lambda _count, _most: None,
         takes_work: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`give_way` frees so many slots that preemptible lanes hold, for what has just been accepted.
+        """`give_way` frees so many slots that preemptible lanes hold, of each so many at most, for what was accepted.
 
         `takes_work` says whether the engine gets on; while it does not, nothing is taken for it.
         """
@@ -61,6 +61,7 @@ class Intake:
         self._rung: Counter[str] = Counter()
         self._waiting: Mapping[str, int] = {}
         self._oldest: dict[str, float] = {}  # by lane, on the loop's clock, as of the last fetch
+        self._relieved: dict[str, float] = {}  # by lane, when it last got a slot because it starved
         self._rang_in_step = False
         self._fetched = asyncio.Event()
         self._fetched.set()
@@ -81,7 +82,8 @@ class Intake:
     def step_ended(self) -> None:
         """Fetch what rang during the step."""
         if self._rang_in_step:
-            self._fetched.clear()
+            if self._settings.batching == "continuous":  # else nothing can be taken before the batch is over
+                self._fetched.clear()
             self._look.set()
 
     async def between_steps(self) -> None:
@@ -129,7 +131,8 @@ class Intake:
                 pass  # the poll
             self._look.clear()
             await self._window()
-            self._rung.clear()
+            if self._may_take():
+                self._rung.clear()
             if self._closed:
                 async with self._taking:  # what a claim in flight brings must not be lost
                     return
@@ -153,6 +156,7 @@ class Intake:
         until = asyncio.get_running_loop().time() + window_ms / 1000
         while (
             not self._closed
+            and not self._engine_waits()
             and self._rung.total() + sum(self._waiting.values()) < self._slots
             and (left := until - asyncio.get_running_loop().time()) > 0
         ):
@@ -163,6 +167,12 @@ class Intake:
             except TimeoutError:
                 return
 
+    def _engine_waits(self) -> bool:
+        """Something rang while the step ran that has just ended, and the next one waits for it."""
+        waits = not self._fetched.is_set()
+        self._rang_in_step = self._rang_in_step and not waits
+        return waits
+
     async def _fetch(self) -> None:
         self._freed = False
         # Whatever rang is among what waits, until a fetch says more.
@@ -170,12 +180,16 @@ class Intake:
         if not self._may_take():
             return
         used = self._table.used()
-        if rooms := self.quotas.rooms(used, self._starving()):
+        starving = self._starving()
+        if rooms := self.quotas.rooms(used, starving):
             fetched = await self._take(rooms, self._slots - used.total())
+            now = asyncio.get_running_loop().time()
+            self._relieved |= {one.lane: now for one in fetched.assignments if one.lane in starving}
         used = self._table.used()
-        if used.total() >= self._slots and (rooms := self.quotas.reclaim(used, self._all_that_may_wait(fetched))):
+        rooms, spare = self.quotas.reclaim(used, self._all_that_may_wait(fetched))
+        if rooms:
             fetched = await self._take(rooms, sum(room.cap for room in rooms))
-            self._give_way(max(0, self._table.used().total() - self._slots))
+            self._give_way(len(fetched.assignments), spare)
         if fetched and (fetched.again or (self._freed and any(fetched.waiting.values()))):
             self._look.set()
 
@@ -199,6 +213,10 @@ class Intake:
         return is_open and self._takes_work() and not self._table.has_suspect
 
     def _starving(self) -> set[str]:
-        """Lanes whose oldest request has waited too long."""
+        """Lanes whose oldest request has waited too long. A lane is relieved once in that time, however many wait."""
         now = asyncio.get_running_loop().time()
-        return {lane for lane, since in self._oldest.items() if now - since > self._lanes[lane].starvation_s}
+        return {
+            lane
+            for lane, since in self._oldest.items()
+            if now - max(since, self._relieved.get(lane, since)) > self._lanes[lane].starvation_s
+        }

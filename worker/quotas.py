@@ -55,23 +55,26 @@ class Quotas:
         order = sorted(self._lanes, key=lambda name: name not in starving)
         return [Room(name, quota[name], caps[name]) for name in order]
 
-    def reclaim(self, used: Mapping[str, int], waiting: Mapping[str, int]) -> list[Room]:
-        """What to take into slots that preemptible lanes must give back for it. Nothing: an empty list.
+    def reclaim(self, used: Mapping[str, int], waiting: Mapping[str, int]) -> tuple[list[Room], dict[str, int]]:
+        """What to take for lanes that are shut out, into slots that preemptible lanes must give back for it; and how
+        many each of those can spare. Nothing to take: an empty list.
 
         A preemptible lane keeps the slots that its weight makes due, one at least, and all of them while it has had
         less than its share.
         """
         weights = sum(lane.weight for lane in self._lanes.values())
-        spare = 0
+        spare = {
+            name: max(0, used.get(name, 0) - max(1, self._slots * lane.weight // weights))
+            for name, lane in self._lanes.items()
+            if lane.preemptible and self._credit[name] <= 0
+        }
+        free, most, rooms = self._slots - sum(used.values()), sum(spare.values()), []
         for name, lane in self._lanes.items():
-            if lane.preemptible and self._credit[name] <= 0:
-                spare += max(0, used.get(name, 0) - max(1, self._slots * lane.weight // weights))
-        rooms = []
-        for name, lane in self._lanes.items():
-            wanted = 0 if lane.preemptible else min(spare, waiting.get(name, 0), self._most(name) - used.get(name, 0))
+            is_shut_out = not lane.preemptible and self._cap(name, used, free) == 0
+            wanted = min(most, waiting.get(name, 0), self._most(name) - used.get(name, 0)) if is_shut_out else 0
             rooms.append(Room(name, max(0, wanted), max(0, wanted)))
         rooms.sort(key=lambda room: -self._credit[room.lane])
-        return rooms if any(room.cap for room in rooms) else []
+        return (rooms if any(room.cap for room in rooms) else []), spare
 
     def settle(self, used: Mapping[str, int], waiting: Mapping[str, int]) -> None:
         """Note who still waits after a fetch, and is not kept back by its own bound: they share from now on."""

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
@@ -208,14 +208,14 @@ class Service:
                 continue
             if is_suspect:
                 log.warning("request.runs_alone", request=assignment.id, deaths=assignment.deaths)
-                self._give_way(len(self._table))
+                held = len(self._table)
+                self._give_way(held, {name: held for name, lane in self._lanes.items() if lane.preemptible})
             self._table.take(assignment, alone=is_suspect)
         self._wake()
 
-    def _give_way(self, count: int) -> None:
-        """Hand the least advanced preemptible requests back to their lane, tokens kept."""
-        lanes = {name for name, lane in self._lanes.items() if lane.preemptible}
-        leaving = self._table.least_advanced(lanes, count)
+    def _give_way(self, count: int, most: Mapping[str, int]) -> None:
+        """Hand the least advanced requests back to their lanes, of each so many at most, tokens kept."""
+        leaving = self._table.least_advanced(count, most)
         if leaving:
             self._parked += len(leaving)
             log.info("requests.gave_way", requests=[one.id for one in leaving])
@@ -273,7 +273,7 @@ class Service:
         return {
             "engine": self._settings.engine,
             "slots": self._engine.slots,
-            "free_slots": self._engine.slots - len(self._table),
+            "free_slots": self._engine.slots - self._table.used().total(),
             "max_model_len": self._engine.max_model_len,
             "vocab_size": getattr(self._engine, "vocab_size", ""),
             "lanes": ",".join(self._lanes),

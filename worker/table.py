@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -96,11 +96,17 @@ class Table:
         """Slots in use by lane, those not counted that are about to be free."""
         return Counter(held.assignment.lane for key, held in self._held.items() if key not in self._leaving)
 
-    def least_advanced(self, lanes: Container[str], count: int) -> list[Assignment]:
-        """Of what these lanes hold, `count` requests that lose least if they have to be read again elsewhere."""
-        held = [one for one in self._held.values() if one.assignment.lane in lanes and one.key not in self._leaving]
+    def least_advanced(self, count: int, most: Mapping[str, int]) -> list[Assignment]:
+        """`count` requests, of each lane so many at most, that lose least if they have to be read again elsewhere."""
+        held = [one for one in self._held.values() if one.key not in self._leaving]
         held.reverse()  # of equals, who came last goes first
-        return [one.assignment for one in sorted(held, key=lambda one: one.tokens)[:count]]
+        left, found = dict(most), []
+        for one in sorted(held, key=lambda one: one.tokens):
+            lane = one.assignment.lane
+            if len(found) < count and left.get(lane, 0) > 0:
+                left[lane] -= 1
+                found.append(one.assignment)
+        return found
 
     def assignments(self) -> list[Assignment]:
         return [held.assignment for held in self._held.values()]

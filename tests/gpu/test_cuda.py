@@ -4,6 +4,7 @@ import sys
 import time
 
 import pytest
+from msgspec import structs
 
 torch = pytest.importorskip("torch")
 
@@ -67,3 +68,11 @@ def test_a_full_batch_runs(engine):
 
     assert all(len(one.ids) == 128 for one in told.values())
     sys.stdout.write(f"{32 * 128 / taken_s:.0f} tokens/s at 32 requests\n")
+
+
+def test_a_guided_answer_is_what_its_schema_says(engine):
+    from shared.wire import Guide
+
+    work = Work("guided", structs.replace(chat(max_tokens=32), guide=Guide(kind="regex", text="(yes|no)")))
+
+    assert run(engine, [work])["guided"].text in {"yes", "no"}

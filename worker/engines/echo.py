@@ -132,6 +132,7 @@ class EchoEngine:
         events: list[Event] = [Ended(request_id, outcome) for request_id, outcome in self._settled.items()]
         self._settled.clear()
         if not self._running:
+            self._places_kept = 0
             return events
         for answer in self._read():
             if answer.is_deadly:

@@ -45,7 +45,7 @@ async def test_a_broker_that_does_not_answer_holds_no_step_up():
 async def test_bulk_gives_way_to_those_who_wait_and_no_more_than_they_need():
     queue, gave_way = Queue(), []
     lanes = {"interactive": Lane(weight=8), "bulk": Lane(preemptible=True)}
-    async with intake(queue, lanes=lanes, give_way=gave_way.append) as (running, table):
+    async with intake(queue, lanes=lanes, give_way=lambda *how: gave_way.append(how)) as (running, table):
         for number in range(SLOTS):
             table.take(bulk_of(number))
         table.settle([], table.take_orders())
@@ -55,7 +55,7 @@ async def test_bulk_gives_way_to_those_who_wait_and_no_more_than_they_need():
         await between_steps(running)
         await wait_until(lambda: gave_way, "somebody to give way")
 
-    assert gave_way == [2]
+    assert gave_way == [(2, {"bulk": SLOTS - 1})]
     assert table.used() == {"bulk": SLOTS, "interactive": 2}
 
 

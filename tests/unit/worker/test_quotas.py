@@ -167,7 +167,9 @@ def test_quotas_never_exceed_the_slots_or_a_cap(weights, reserves, slots, data):
 PARKING = {"interactive": Lane(weight=8, max_batch=12), "bulk": Lane(weight=1, preemptible=True)}
 
 
-def asked(rooms):
+def asked(reclaimed):
+    """What is to be taken from each lane; nothing at all: nothing."""
+    rooms, _ = reclaimed
     return {room.lane: room.cap for room in rooms}
 
 
@@ -176,24 +178,45 @@ def test_bulk_gives_slots_back_to_those_who_wait_but_for_its_share():
 
     assert asked(quotas.reclaim({"bulk": 18}, {"interactive": 5, "bulk": 9})) == {"interactive": 5, "bulk": 0}
     assert asked(quotas.reclaim({"bulk": 18}, {"interactive": 99, "bulk": 9}))["interactive"] == 12
-    assert asked(quotas.reclaim({"bulk": 4, "interactive": 9}, {"interactive": 99}))["interactive"] == 2
-    assert quotas.reclaim({"bulk": 2, "interactive": 12}, {"interactive": 99}) == []
-    assert quotas.reclaim({"bulk": 18}, {"interactive": 0, "bulk": 9}) == []
+    assert asked(quotas.reclaim({"bulk": 9, "interactive": 9}, {"interactive": 99}))["interactive"] == 3
+    assert asked(quotas.reclaim({"bulk": 6, "interactive": 12}, {"interactive": 99})) == {}
+    assert asked(quotas.reclaim({"bulk": 18}, {"interactive": 0, "bulk": 9})) == {}
 
 
 def test_bulk_keeps_its_slots_while_it_has_had_less_than_its_share():
-    quotas = Quotas(PARKING, slots=18)
-    quotas.settle({"bulk": 5, "interactive": 4}, {"interactive": 9, "bulk": 9})
+    quotas, lanes = Quotas(PARKING, slots=5), {"interactive": 9, "bulk": 9}
+    quotas.settle({"bulk": 5}, lanes)
     quotas.charge({"interactive": 900, "bulk": 10})
 
-    assert quotas.reclaim({"bulk": 5}, {"interactive": 9, "bulk": 9}) == []
+    assert asked(quotas.reclaim({"bulk": 5}, lanes)) == {}
 
     quotas.charge({"interactive": 900, "bulk": 400})
 
-    assert asked(quotas.reclaim({"bulk": 5}, {"interactive": 9, "bulk": 9}))["interactive"] == 3
+    assert asked(quotas.reclaim({"bulk": 5}, lanes))["interactive"] == 4
 
 
 def test_nothing_is_reclaimed_for_a_preemptible_lane():
     lanes = {**PARKING, "night": Lane(weight=4, preemptible=True)}
 
-    assert Quotas(lanes, slots=18).reclaim({"bulk": 18}, {"night": 9}) == []
+    assert asked(Quotas(lanes, slots=18).reclaim({"bulk": 18}, {"night": 9})) == {}
+
+
+def test_nothing_is_reclaimed_while_a_slot_is_free():
+    assert asked(Quotas(PARKING, slots=18).reclaim({"bulk": 17}, {"interactive": 9})) == {}
+
+
+def test_a_slot_that_is_free_for_another_lane_is_none():
+    lanes = {**PARKING, "interactive": Lane(weight=8, reserve_slots=1), "long": Lane(weight=4)}
+
+    taken = asked(Quotas(lanes, slots=16).reclaim({"bulk": 15}, {"long": 2}))
+
+    assert taken == {"interactive": 0, "bulk": 0, "long": 2}
+
+
+def test_each_preemptible_lane_gives_of_its_own():
+    lanes = {**PARKING, "night": Lane(weight=1, preemptible=True)}
+    quotas = Quotas(lanes, slots=8)
+
+    _, spare = quotas.reclaim({"bulk": 6, "night": 1, "interactive": 1}, {"interactive": 1})
+
+    assert spare == {"bulk": 5, "night": 0}

@@ -145,3 +145,11 @@ def test_slots_in_use_are_counted_by_lane():
     table = running(assignment("a"), assignment("b", lane="bulk"), assignment("c", lane="bulk"))
 
     assert table.used() == {"interactive": 1, "bulk": 2}
+
+
+def test_each_lane_gives_no_more_than_it_can_spare():
+    table = Table()
+    for number, lane in enumerate(["bulk", "bulk", "night", "interactive"]):
+        table.take(assignment(f"r{number}", lane=lane))
+
+    assert [one.id for one in table.least_advanced(9, {"bulk": 1, "night": 0})] == ["r1"]

@@ -51,10 +51,12 @@ class Blocks:
             for source in layer
         ]
 
-    def save(self, slot: int, block: int, start: int) -> None:
-        """Keep what the slot holds from position `start` on."""
+    def save(self, slot: int, blocks: Sequence[int], start: int) -> None:
+        """Keep what the slot holds from position `start` on, in these blocks one after the other."""
+        count = len(blocks)
         for source, kept in self._layers:
-            kept[block] = source[slot, :, start : start + self._size]
+            held = source[slot, :, start : start + count * self._size]
+            kept[list(blocks)] = held.reshape(held.shape[0], count, self._size, -1).transpose(0, 1)
 
     def load(self, blocks: Sequence[int], slot: int) -> None:
         """Let the slot begin with these blocks."""

@@ -77,6 +77,8 @@ class ContinuousEngine:
     def add(self, work: Work) -> None:
         assert work.id not in self._running, "the id is held already"
         assert work.id not in self._settled, "the id is held already"
+        if not self._running:
+            self._clear_places()
         slot = self._slots.take()
         try:
             sequence = self._sequence(work, slot)
@@ -105,10 +107,11 @@ class ContinuousEngine:
         self._settled.clear()
         events += self._open_guides()
         if chunks := self._plan():
-            began = time.perf_counter()
-            events += self._run(chunks)
+            # Before they run: a sequence grows, and then its chunk is no decode any more.
             decodes = sum(chunk.is_decode for chunk in chunks)
             prefill = sum(chunk.count for chunk in chunks if not chunk.is_decode)
+            began = time.perf_counter()
+            events += self._run(chunks)
             self._composer.pace.observe(decodes, prefill, 1000 * (time.perf_counter() - began))
         return events
 
@@ -155,8 +158,8 @@ class ContinuousEngine:
     @torch.inference_mode()
     def _keep(self, one: Sequence) -> None:
         """Copy what it has in its slot for later texts."""
-        for stored in self._prefixes.extend(one.tokens(0, one.cached)):
-            self._blocks.save(one.slot, stored.block, stored.start)
+        if stored := self._prefixes.extend(one.tokens(0, one.cached)):
+            self._blocks.save(one.slot, [each.block for each in stored], stored[0].start)
 
     def _telling(self, request: GenerateRequest, prompt_ids: list[int]) -> Telling | None:
         if not request.echo:
@@ -222,8 +225,14 @@ class ContinuousEngine:
                 places.append(end - 1)
         events += self._sample(ready, logits if len(places) == len(logits) else logits[places])
         if not self._running:
-            self._places.clear()
+            self._clear_places()
         return events
+
+    def _clear_places(self) -> None:
+        """The batch is over: so are the places of those that ended before the rest, and their slots are free."""
+        for one in self._places:
+            self._slots.give(one.slot)
+        self._places.clear()
 
     def _give_up_largest(self, chunks: Series[Chunk]) -> Event:
         """The step did not fit into the device's memory: without its longest prompt it may. The others run it again."""
@@ -265,9 +274,10 @@ class ContinuousEngine:
         """It is over and gives its slot back."""
         del self._running[one.id]
         self._keep(one)
-        self._slots.give(one.slot)
-        if self._keeps_places and one.cached == one.length - 1:
-            self._places.append(one)
+        if self._keeps_places and one.reason is not None and one.cached == one.length - 1:
+            self._places.append(one)  # its row goes on being computed, so its slot is nobody else's yet
+        else:
+            self._slots.give(one.slot)
         return Ended(one.id, outcome)
 
     # What is told ----------------------------------------------------------------------------------

@@ -77,18 +77,17 @@ class StaticDecode:
     @torch.inference_mode()
     def _record(self) -> None:
         """The largest first: the others fit into its memory."""
-        pool = torch.cuda.graph_pool_handle()
+        pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
         for rows in reversed(self._rows):
             for length in reversed(self._lengths):
-                self._warm_up(rows, length)
+                self._warm_up(rows, length, stream)
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph, pool=pool):
                     logits = self._step(self._inputs[rows], length)
                 self._recorded[rows, length] = graph, logits
 
-    def _warm_up(self, rows: int, length: int) -> None:
+    def _warm_up(self, rows: int, length: int, stream: torch.cuda.Stream) -> None:
         """Libraries choose and allocate at their first call, which must not be recorded."""
-        stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             self._step(self._inputs[rows], length)

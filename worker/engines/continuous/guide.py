@@ -39,6 +39,9 @@ class Guide:
 
     def open(self) -> None:
         """Begin, once it is compiled; InvalidRequest if the grammar is wrong or too large."""
+        failure = self._compiled.exception()
+        if isinstance(failure, InvalidRequest):  # a new one for each request: raising one again and again grows it
+            raise InvalidRequest(failure.message, param=failure.param, code=failure.code)
         matcher = self._compiled.result().deep_copy()
         if self._behind and not matcher.consume_tokens(self._behind):
             raise InvalidRequest("The answer so far does not fit its grammar.", param=guides.PARAM)

@@ -96,7 +96,11 @@ class Pick:
 
 
 def choose(logits: Tensor, rows: Sequence[Row]) -> list[Pick]:
-    """One token for each row of `logits` [rows, vocabulary], which are changed in place."""
+    """One token for each row of `logits` [rows, vocabulary], which may be changed in place.
+
+    All of it in float32: a small penalty would be lost in the rounding of a coarser type.
+    """
+    logits = logits.float()
     told = likelihoods(logits, [row.sampling.logprobs for row in rows])
     _bias(logits, rows)
     _penalise(logits, rows)
@@ -106,7 +110,7 @@ def choose(logits: Tensor, rows: Sequence[Row]) -> list[Pick]:
     if greedy := [number for number, row in enumerate(rows) if row.sampling.temperature < GREEDY_BELOW]:
         tokens[greedy] = _part(logits, greedy).argmax(dim=-1)
     if drawn:
-        tokens[drawn] = _sample(_part(logits, drawn).float(), [rows[number] for number in drawn])
+        tokens[drawn] = _sample(_part(logits, drawn), [rows[number] for number in drawn])
     ids: list[int] = tokens.tolist()
     return [one.of(token) if one else Pick(token) for one, token in zip(told, ids, strict=True)]
 
@@ -181,7 +185,7 @@ def _restrict(logits: Tensor, rows: Sequence[Row]) -> None:
     """Take out what may not come. Where a guide leaves nothing but muted tokens, the guide wins."""
     for number, row in enumerate(rows):
         if row.allowed is not None:
-            logits[number].masked_fill_(~row.allowed, -torch.inf)
+            logits[number].masked_fill_(~row.allowed.to(logits.device), -torch.inf)
         if row.muted:
             muted = list(row.muted)
             before = logits[number, muted]

@@ -23,6 +23,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from shared.errors import ConfigError, InvalidRequest
 from shared.sections import WorkerSettings
+from shared.tokens import refuse_ids
 from shared.wire import ErrorInfo, GenerateRequest, Outcome, Prompt, TokenLogprob
 from worker.engine import Ended, Event, Progressed, Returned, Work
 from worker.engines.continuous.text import Codec
@@ -54,7 +55,8 @@ class VllmEngine(TaskEngine):
             raise ConfigError(f"vLLM cannot load BUSWAY_WORKER__MODEL={settings.model}: {error}") from error
         config = self._llm.model_config
         self.max_model_len = config.max_model_len
-        self._codec = Codec.load(source, config.get_vocab_size())
+        self.vocab_size = config.get_vocab_size()
+        self._codec = Codec.load(source, self.vocab_size)
         ends = config.try_get_generation_config().get("eos_token_id")
         given = ends if isinstance(ends, list | tuple) else () if ends is None else (ends,)
         self._end_ids = frozenset(given) | self._codec.end_ids
@@ -67,6 +69,7 @@ class VllmEngine(TaskEngine):
     def refuse(self, request: GenerateRequest) -> None:
         refuse_outsized(request, self.max_model_len)
         refuse_empty(request)
+        refuse_ids(request.sampling, self.vocab_size)
 
     def count(self, event: Progressed) -> int:
         return len(event.ids)
