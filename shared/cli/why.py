@@ -100,7 +100,7 @@ def _attempts(told: dict[str, Any]) -> str:
     if told["queued_ms"] is not None:
         text += f", the first after {duration(told['queued_ms'])}"
     deaths = told["deaths"]
-    return f"{text}; {deaths or 'no'} worker{'' if deaths == 1 else 's'} died of it" if text != "0" else "none so far"
+    return f"{text}; {deaths or 'no'} worker{'s' if deaths > 1 else ''} died with it" if text != "0" else "none so far"
 
 
 def _client(told: dict[str, Any]) -> str:

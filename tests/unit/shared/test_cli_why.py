@@ -74,7 +74,7 @@ def test_what_runs_says_where_and_how_often_it_was_started():
 
     assert lines["state"] == "runs, 1 token, its cancel is on the way to the worker, in lane bulk of echo"
     assert lines["worker"] == "box:7:ab"
-    assert lines["attempts"] == "2, the first after 800 ms; 1 worker died of it"
+    assert lines["attempts"] == "2, the first after 800 ms; 1 worker died with it"
     assert "position" not in lines
 
 
@@ -94,7 +94,7 @@ def test_what_has_ended_says_how_and_of_no_deadline():
     assert done["state"] == "done (stop), 9 tokens, in lane bulk of echo"
     assert (failed["error"], failed["attempts"].split("; ")[1]) == (
         "worker_lost: It was given up.",
-        "3 workers died of it",
+        "3 workers died with it",
     )
     assert not {"deadline", "client", "position"} & {*done, *failed}
 
