@@ -21,6 +21,8 @@ from shared.tokens import refuse_ids
 TIER_LANES = {"flex": BULK, "priority": INTERACTIVE, "fast": INTERACTIVE}
 DEFAULT_TIERS = frozenset({"auto", "default", "scale"})
 LANE_TIERS = {BULK: "flex"}
+REFUSALS = (LaneFull, DeadlineTooNear, KeyReused)
+"""What is said of a request that has not got in."""
 Endpoint = Literal["chat.completions", "completions", "embeddings"]
 
 
@@ -75,7 +77,9 @@ class Admission:
         *,
         lanes: dict[str, Lane],
         default_lane: str,
+        grace_s: float = 0.0,
     ) -> None:
+        """`grace_s`: who was told that Redis is away has so long to ask again by its key."""
         self._broker = broker
         self._inspector = inspector
         self._relay = relay
@@ -83,6 +87,7 @@ class Admission:
         self._metrics = metrics
         self._lanes = lanes
         self._default_lane = default_lane
+        self._grace_s = grace_s
 
     async def admit(self, ask: Ask) -> Admitted:
         """Queue it and follow it; a BuswayError says why not."""
@@ -184,9 +189,10 @@ class Admission:
                 queued = await self._enqueue(submission, follower)
                 told = queued if not followers else told
                 followers.append(follower)
-        except BaseException:
+        except BaseException as error:
+            grace_s = 0.0 if isinstance(error, REFUSALS) else self._grace_for(submissions[0])
             for follower in followers:
-                self._relay.release(follower, "sibling")
+                self._relay.release(follower, "sibling", grace_s=grace_s)
             raise
         return tuple(followers), told
 
@@ -198,18 +204,22 @@ class Admission:
                 self._metrics.joined.inc()
                 await self._broker.watch(submission.model, submission.id, self._relay.channel)
                 losses = -1  # what it has produced before is in its log
-        except (LaneFull, DeadlineTooNear, KeyReused) as error:
+        except REFUSALS as error:
             if isinstance(error, LaneFull):
                 self._metrics.lane_full.labels(follower.lane).inc()
             if isinstance(error, DeadlineTooNear):
                 self._metrics.deadline_refused.labels(follower.lane).inc()
             self._relay.drop(follower)
             raise
-        except BaseException:
-            self._relay.release(follower)  # it may have got in: only the reply is missing
+        except BaseException:  # it may have got in: only the reply is missing
+            self._relay.release(follower, grace_s=self._grace_for(submission))
             raise
         self._relay.accept(follower, losses)
         return queued
+
+    def _grace_for(self, submission: Submission) -> float:
+        """What its client does not know, it cannot ask for again."""
+        return self._grace_s if submission.fingerprint else 0.0
 
 
 def _meta(ask: Ask, lane: str) -> wire.Meta:

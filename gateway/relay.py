@@ -40,6 +40,8 @@ class Relay:
         self._broker = broker
         self._metrics = metrics
         self._followers: dict[str, list[Follower]] = {}
+        self._last_to_leave: dict[str, Follower] = {}
+        """Of requests that nobody follows and that have not been taken back yet."""
         self._errands = Errands()
         self._probes = asyncio.Semaphore(PROBES_AT_ONCE)
         self._subscriber = Subscriber(
@@ -111,6 +113,7 @@ class Relay:
         Its client may come back within the grace, to this gateway or another.
         """
         if self._forget(follower) and follower.outcome is None and not self._is_followed(follower):
+            self._last_to_leave[follower.id] = follower
             self._errands.send("leave", self._leave(follower, reason, grace_s))
 
     def drop(self, follower: Follower) -> None:
@@ -245,8 +248,9 @@ class Relay:
     async def _leave(self, follower: Follower, reason: str, grace_s: float) -> None:
         if grace_s:
             await asyncio.sleep(grace_s)
-            if self._is_followed(follower):
-                return
+        if self._last_to_leave.get(follower.id) is not follower:
+            return  # its client came back and left again: that grace is not over
+        del self._last_to_leave[follower.id]
         if await self._cancel(follower, CANCELLED) != "kept":
             self._metrics.cancels.labels(reason).inc()
 
@@ -258,6 +262,8 @@ class Relay:
         found = "unknown"
         for pause_s in (*CANCEL_RETRIES_S, None):
             was_accepted = follower.accepted
+            if self._is_followed(follower):
+                return "kept"  # its client came back to us
             try:
                 found = await self._broker.cancel(
                     follower.model, follower.lane, follower.id, outcome, leaves=self.channel

@@ -68,6 +68,7 @@ class Gateway:
             self.metrics,
             lanes=settings.lanes,
             default_lane=settings.gateway.default_lane,
+            grace_s=settings.gateway.disconnect_grace_s,
         )
 
     @asynccontextmanager

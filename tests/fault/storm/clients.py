@@ -151,10 +151,13 @@ class Client:
 
     # Reading ---------------------------------------------------------------------------------------
 
-    def _arrived(self, response: httpx.Response) -> None:
+    def _returned(self) -> None:
         if self._left_at is not None:
             self.entry.returned(time.monotonic() - self._left_at, on_purpose=self._left_on_purpose)
             self._left_at = None
+
+    def _arrived(self, response: httpx.Response) -> None:
+        self._returned()
         if response.request.method == "POST":
             self.entry.accept(response.headers["x-request-id"])
             self.entry.restart()
@@ -166,6 +169,7 @@ class Client:
             self._left(on_purpose=False)
             await self.scene.breathe()
         else:
+            self._returned()
             self.entry.fail(code, self.scene.ledger.deaths)
 
     async def _read(self, response: httpx.Response) -> None:

@@ -1,5 +1,7 @@
 """Which lane, and how long."""
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.admission import Admission, Ask
@@ -7,7 +9,7 @@ from gateway.metrics import Metrics
 from gateway.openai.budget import CONTEXT_GUESSED
 from gateway.terms import MAX_DEADLINE_MS, Terms, asked_deadline_ms
 from shared.broker import Queued, ServedModel
-from shared.errors import InvalidRequest, LaneFull, NoWorkers
+from shared.errors import BrokerUnavailable, InvalidRequest, LaneFull, NoWorkers
 from shared.settings import Settings
 from shared.wire import GenerateRequest, Sampling
 
@@ -30,6 +32,7 @@ class StubRelay:
 
     def __init__(self) -> None:
         self.released: list[str] = []
+        self.graces: dict[str, float] = {}
 
     def accept(self, _follower, _losses) -> None:
         pass
@@ -37,12 +40,19 @@ class StubRelay:
     def drop(self, _follower) -> None:
         pass
 
-    def release(self, follower, reason) -> None:
-        assert reason == "sibling"
+    def release(self, follower, reason="disconnect", *, grace_s) -> None:
         self.released.append(follower.id)
+        self.graces[follower.id] = grace_s
+
+
+class StubInspector:
+    async def find(self, _request_id, _models):
+        return None
 
 
 class StubCatalogue:
+    models = ()
+
     def __init__(self, *lengths: str) -> None:
         self._workers = tuple({"id": "w", "max_model_len": length} for length in lengths)
 
@@ -219,3 +229,25 @@ async def test_a_lane_that_no_worker_serves_takes_nothing():
     with pytest.raises(NoWorkers, match="lane bulk"):
         await gate.admit(ask((request,), "flex"))
     assert (await gate.admit(ask((request,)))).lane == "interactive"
+
+
+@pytest.mark.parametrize(("fingerprint", "grace_s"), [("f", 2), ("", 0)])
+async def test_who_can_ask_again_by_key_has_time_to_do_so_where_a_reply_was_lost(fingerprint, grace_s):
+    """It may have got in. Cancelled at once, it would end under the hands of the client that was told to try again."""
+
+    class Losing(StubBroker):
+        async def enqueue(self, submission, _lane):
+            if submission.id == "r-1":
+                raise BrokerUnavailable("away")
+            return Queued(0)
+
+    relay, lanes = StubRelay(), Settings.of({}).lanes
+    gate = Admission(
+        Losing(), relay, StubCatalogue(), StubInspector(), Metrics(), lanes=lanes, default_lane="interactive", grace_s=2
+    )
+    request = GenerateRequest(sampling=Sampling(seed=1), prompt="hi")
+
+    with pytest.raises(BrokerUnavailable):
+        await gate.admit(replace(ask((request,) * 2), fingerprint=fingerprint))
+
+    assert relay.graces == {"r": grace_s, "r-1": grace_s}

@@ -115,3 +115,30 @@ async def test_a_refused_request_is_forgotten_without_a_cancel(relay, broker):
     await relay.close()
 
     assert (broker.cancels, relay.followers) == ([], 0)
+
+
+async def test_who_comes_back_and_leaves_again_has_the_whole_grace_again(relay, broker):
+    first = followed(relay)
+    relay.release(first, grace_s=0.01)
+    second = followed(relay)
+    relay.release(second, grace_s=0.5)
+
+    await wait_until(lambda: len(relay._errands) == 1, "the first grace to be over")
+
+    assert broker.cancels == []
+    await wait_until(lambda: broker.cancels == [("a", "cancelled")], "the second grace to be over")
+    assert relay._last_to_leave == {}
+
+
+async def test_a_cancel_that_is_tried_again_spares_a_client_that_has_come_back(relay, broker, monkeypatch):
+    monkeypatch.setattr(module, "CANCEL_RETRIES_S", (0.05, 0.05))
+    gone = followed(relay)
+    broker.away = 1
+    relay.release(gone)
+    await wait_until(lambda: not broker.away, "the first try to fail")
+
+    back = followed(relay)
+    await wait_until(lambda: not len(relay._errands), "the cancel to be given up")
+
+    assert broker.cancels == []
+    assert back.outcome is None
