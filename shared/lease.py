@@ -143,15 +143,13 @@ class Lease:
         """It may be what the workers died of, and must run alone."""
         return held.deaths >= self._alone_after
 
-    async def claim(
-        self, lanes: Sequence[str], total: int, *, lease_ms: int, max_deaths: int, may_take_suspect: bool = True
-    ) -> list[Assignment]:
+    async def claim(self, lanes: Sequence[str], total: int, *, lease_ms: int, max_deaths: int) -> list[Assignment]:
         """Up to `total` requests whose owner has been silent for a lease, at most one suspect among them.
 
         Those that killed too many are given up.
         """
         args: list[scripts.Value] = [self.worker_id, self.keys.prefix, total, *self._ends, wire.encode(POISONED)]
-        args += [self._grace_ms, lease_ms, max_deaths, DEAD_LETTERS_KEPT, self._alone_after, int(may_take_suspect)]
+        args += [self._grace_ms, lease_ms, max_deaths, DEAD_LETTERS_KEPT, self._alone_after]
         touched = [*self._lane_keys(lanes), self.keys.dead_letters]
         async with reachable():
             opened = await scripts.run(self.redis, Call(scripts.CLAIM, touched, args))

@@ -2,11 +2,12 @@
 -- KEYS  1..n lane streams   n+1..2n lane stats   2n+1 dead-letter stream
 -- ARGV  1 worker   2 key prefix   3 total   4 keep (ms)   5 expired outcome   6 cancelled outcome   7 poison outcome
 --       8 grace (ms) of gateways that are gone   9 lease (ms)   10 max deaths   11 dead letters kept
---       12 deaths after which a request must run alone   13 1 if the worker may take one such
+--       12 deaths after which a request must run alone: one such a call at most
 -- returns {opened request ...}
 local worker, prefix, left = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local ends = {keep_ms = tonumber(ARGV[4]), expired = ARGV[5], cancelled = ARGV[6], grace_ms = tonumber(ARGV[8])}
-local lease_ms, max_deaths, alone_after, may_take_alone = ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[12]), ARGV[13] == '1'
+local lease_ms, max_deaths, alone_after = ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[12])
+local has_suspect = false
 -- What a dead letter keeps of the request: all that it takes to go on with it when its hash is gone.
 local LETTER = {'lane', 'owner', 'payload', 'cost', 'tenant', 'print', 'meta'}
 local lanes, opened, dlq = (#KEYS - 1) / 2, {}, KEYS[#KEYS]
@@ -31,12 +32,12 @@ local function take_over(lane, stream, entry, id, cost)
   if state == 'running' and owner ~= worker then deaths = deaths + 1 end  -- what was ours has killed nobody
   if deaths >= max_deaths then return give_up(stream, req, entry, id, deaths) end
   if deaths >= alone_after then
-    if not may_take_alone then  -- it must not die with what this worker holds: another finds it, as it was found here
+    if has_suspect then  -- it must not die with what this worker holds: another finds it, as it was found here
       local holder = (owner and owner ~= '') and owner or PARKED
       redis.call('XCLAIM', stream, GROUP, holder, 0, entry, 'IDLE', lease_ms, 'JUSTID')
       return
     end
-    may_take_alone = false
+    has_suspect = true
   end
   if state == 'parked' then drained(stream, KEYS[lanes + lane], 1, tonumber(cost), now_ms()) end
   if deaths > 0 then redis.call('HSET', req, 'deaths', deaths) end
