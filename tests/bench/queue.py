@@ -152,7 +152,7 @@ async def times(desk: Desk) -> dict[int, Figures]:
     found: dict[int, Figures] = {}
     for depth in DEPTHS:
         waits = (await desk.waiting())[LANE]
-        await fill(desk.broker, [f"d{depth}-{n}" for n in range(depth - waits)])
+        await fill(desk.broker, [f"d{depth}-{n}" for n in range(depth - waits)], channel=CHANNEL)
         spent = await timed(desk.redis, rounds(desk, f"n{depth}"))
         measured = {"enqueue": scripts.ENQUEUE, "inspect": scripts.INSPECT, "fetch": scripts.FETCH}
         found[depth] = {f"{name}_us": spent[script.sha] for name, script in measured.items()}
@@ -165,7 +165,7 @@ async def rounds(desk: Desk, prefix: str) -> None:
     inspector, lease = Inspector(desk.redis), desk.lease("w1")
     for turn in range(ROUNDS):
         names = [f"{prefix}-{turn}-{n}" for n in range(BATCH)]
-        await desk.enqueue(*names, bounds=WIDE)
+        await desk.enqueue(*names, bounds=WIDE, channel=CHANNEL)
         await inspector.inspect(MODEL, LANE, names[-1])
         held = await desk.fetch(total=BATCH)
         assert len(held) == BATCH
