@@ -12,8 +12,8 @@ from shared.connection import reachable
 from shared.keys import Keys
 from shared.scripts import Call
 
-MOST_COUNTED = 10_000
-"""Entries that are counted ahead of a request at most."""
+MOST_COUNTED = 1_000
+"""Entries that are counted ahead of a request at most; the place of one further back is reckoned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class Inspection:
     cancelling: bool
     """Its cancel is on its way to the worker."""
     ahead: int | None
-    """Requests that wait before it; None if it does not wait. Counted up to `MOST_COUNTED`."""
+    """Requests that wait before it; None if it does not wait. Reckoned from `MOST_COUNTED` on: those that were
+    cancelled behind it then count as if they had been ahead."""
     waiting: int
     """Requests that wait in its lane."""
     starts_in_ms: int | None

@@ -9,6 +9,7 @@ if h[1] ~= ARGV[2] or h[2] ~= 'running' then return 0 end
 redis.call('XCLAIM', stream, GROUP, PARKED, 0, ARGV[1], 'JUSTID')
 redis.call('HSET', req, 'state', 'parked', 'owner', '')
 redis.call('HINCRBY', stats, 'tokens', h[3])
+redis.call('HINCRBY', stats, 'left', -1)  -- it came back, before all that wait
 waits(stats, now_ms())
 redis.call('PUBLISH', ARGV[3], ARGV[4])
 return 1

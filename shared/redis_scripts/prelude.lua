@@ -42,6 +42,7 @@ local function waits(stats, now) redis.call('HSETNX', stats, 'mark', now) end
 -- One or more requests left the queue. If that emptied it, it was not the lane's pace that bound them.
 local function drained(stream, stats, count, cost, now)
   if count == 0 then return end
+  redis.call('HINCRBY', stats, 'left', count)
   if depth(stream) == 0 then
     redis.call('HDEL', stats, 'mark')
   else
@@ -121,13 +122,14 @@ end
 -- it ended is forgotten. `times`: when it expires there (ms from now), its deadline, and how long it is kept beyond.
 local function put_into_lane(stream, req, stats, id, lane, cost, times, bell, now, fields)
   local is_known = redis.call('EXISTS', req) == 1
+  local turn = depth(stream) + (tonumber(redis.call('HGET', stats, 'left')) or 0)
   local entry, deadline = redis.call('XADD', stream, '*', 'id', id, 'cost', cost), now + times.deadline
   if is_known then
     redis.call('HDEL', req, 'outcome', 'tokens', 'ended', 'cx', 'waited', 'started', 'owner', 'gw', 'detach')
   end
   redis.call('HSETNX', req, 'attempt', 0)
   redis.call('HSET', req, 'state', 'queued', 'lane', lane, 'entry', entry, 'cost', cost, 'queued', now,
-    'expires', now + times.expires, 'deadline', deadline, unpack(fields))
+    'turn', turn, 'expires', now + times.expires, 'deadline', deadline, unpack(fields))
   redis.call('PEXPIREAT', req, deadline + times.keep)
   if is_known then redis.call('PEXPIREAT', prefix_of(req) .. 'log:' .. id, deadline + times.keep) end
   redis.call('HINCRBY', stats, 'tokens', cost)

@@ -3,7 +3,7 @@
 On a Valkey of its own, in turn, several times: the memory of a queued request; the time of an enqueue, of a fetch of 16
 and of an inspect of the last in the lane, while more and more wait; answers of an echo worker at zero pace, written
 each step and published, against those that nobody watches, written in portions; and what it costs `emit` to read who
-watches. Times are the server's own (`INFO commandstats`, `INFO cpu`): neither the client nor the way there is in them.
+watches. Times are the server's own (`SLOWLOG`, `INFO`): neither the client nor the way there is in them.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import hashlib
 import statistics
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,9 @@ PROMPT = "the quick brown fox jumps over the lazy dog " * 12
 COUNTED = 10_000
 DEPTHS = (10, 1_000, 10_000, 100_000)
 BATCH = 16
-ROUNDS = 10
+ROUNDS = 20
 REQUESTS, TOKENS = 64, 256
-STEPS = 50
+STEPS = 10
 CHANNEL = "bw:gw:bench"
 
 READS_WHO_WATCHES = "redis.call('HMGET', prefix .. 'req:' .. id, 'gw', 'detach')"
@@ -132,41 +132,44 @@ async def memory(desk: Desk) -> Figures:
 # Time by depth -----------------------------------------------------------------------------------
 
 
-async def server_us(redis: Redis, calls: list[Callable[[], Awaitable[Any]]]) -> float:
-    """Microseconds of the server for each of these script calls."""
-    await redis.config_resetstat()
-    for call in calls:
-        await call()
-    stats = (await redis.info("commandstats"))["cmdstat_evalsha"]
-    return stats["usec"] / stats["calls"]
+async def timed(redis: Redis, work: Awaitable[Any]) -> dict[str, float]:
+    """Microseconds that the server spent in one call of each script, by its hash: the median over this work."""
+    await redis.config_set("slowlog-max-len", 100_000)
+    await redis.config_set("slowlog-log-slower-than", 0)
+    await redis.slowlog_reset()
+    await work
+    spent: dict[str, list[int]] = {}
+    for entry in await redis.slowlog_get(100_000):
+        command, *rest = entry["command"].split()
+        if command == b"EVALSHA":
+            spent.setdefault(rest[0].decode(), []).append(entry["duration"])
+    await redis.config_set("slowlog-log-slower-than", -1)
+    return {sha: statistics.median(values) for sha, values in spent.items()}
 
 
 async def times(desk: Desk) -> dict[int, Figures]:
-    """By the number of requests that wait: the median over some rounds, each of which leaves as many as it found."""
+    """By the number of requests that wait."""
     found: dict[int, Figures] = {}
-    inspector, lease, queued = Inspector(desk.redis), desk.lease("w1"), 0
     for depth in DEPTHS:
         waits = (await desk.waiting())[LANE]
-        await fill(desk.broker, [f"d{depth}-{n}" for n in range(depth - waits)])
-        rounds: dict[str, list[float]] = {"enqueue": [], "inspect": [], "fetch": []}
-        for _ in range(ROUNDS):
-            names = [f"n{queued + n}" for n in range(BATCH)]
-            queued += BATCH
-            enter = [lambda name=name: desk.enqueue(name, bounds=WIDE) for name in names]
-            rounds["enqueue"].append(await server_us(desk.redis, enter))
-            look = [lambda last=names[-1]: inspector.inspect(MODEL, LANE, last)] * 3
-            rounds["inspect"].append(await server_us(desk.redis, look))
-            held: list[Any] = []
-            rounds["fetch"].append(await server_us(desk.redis, [lambda held=held: _fetch(desk, held)]))
-            assert len(held) == BATCH
-            await lease.report([], [Ending(one, 0, DONE) for one in held])
-        found[depth] = {f"{name}_us": statistics.median(values) for name, values in rounds.items()}
+        await fill(desk.broker, [f"d{depth}-{n}" for n in range(depth - waits)], channel=CHANNEL)
+        spent = await timed(desk.redis, rounds(desk, f"n{depth}"))
+        measured = {"enqueue": scripts.ENQUEUE, "inspect": scripts.INSPECT, "fetch": scripts.FETCH}
+        found[depth] = {f"{name}_us": spent[script.sha] for name, script in measured.items()}
     await desk.redis.flushall()
     return found
 
 
-async def _fetch(desk: Desk, held: list[Any]) -> None:
-    held += await desk.fetch(total=BATCH)
+async def rounds(desk: Desk, prefix: str) -> None:
+    """Each leaves as many requests as it found."""
+    inspector, lease = Inspector(desk.redis), desk.lease("w1")
+    for turn in range(ROUNDS):
+        names = [f"{prefix}-{turn}-{n}" for n in range(BATCH)]
+        await desk.enqueue(*names, bounds=WIDE, channel=CHANNEL)
+        await inspector.inspect(MODEL, LANE, names[-1])
+        held = await desk.fetch(total=BATCH)
+        assert len(held) == BATCH
+        await lease.report([], [Ending(one, 0, DONE) for one in held])
 
 
 # What the log costs ------------------------------------------------------------------------------
@@ -224,19 +227,19 @@ async def emits(desk: Desk) -> Figures:
     """One step of 64 requests of one gateway; beside it, the same without reading who watches."""
     await fill(desk.broker, [f"e{n}" for n in range(REQUESTS)], channel=CHANNEL)
     held, lease = await desk.fetch(), desk.lease("w1")
-    spent: dict[str, list[float]] = {"emit": [], "emit_knowing": []}
-    for at in range(2 * STEPS):
-        name, script = ("emit", scripts.EMIT) if at % 2 else ("emit_knowing", EMIT_KNOWING)
-        call = lease._emit([Emission(one, at, wire.Piece(ids=(at,), text=" word")) for one in held])
-        said_us = await server_us(desk.redis, [lambda call=call, to=script: _run(desk, Call(to, call.keys, call.args))])
-        spent[name].append(said_us)
+    spent: dict[Script, list[float]] = {scripts.EMIT: [], EMIT_KNOWING: []}
+    for turn in range(2 * ROUNDS):
+        script, calls = (scripts.EMIT, EMIT_KNOWING)[turn % 2], []
+        for at in range(turn * STEPS, (turn + 1) * STEPS):
+            call = lease._emit([Emission(one, at, wire.Piece(ids=(at,), text=" word")) for one in held])
+            calls.append(Call(script, call.keys, call.args))
+        await desk.redis.config_resetstat()
+        assert await scripts.run_all(desk.redis, calls) == [[[], [], []]] * STEPS
+        stats = (await desk.redis.info("commandstats"))["cmdstat_evalsha"]
+        spent[script].append(stats["usec"] / stats["calls"])
     await desk.redis.flushall()
-    found = {f"{name}_us": statistics.median(values) for name, values in spent.items()}
-    return {**found, "emit_over_knowing": found["emit_us"] / found["emit_knowing_us"]}
-
-
-async def _run(desk: Desk, call: Call) -> None:
-    assert await scripts.run(desk.redis, call) == [[], [], []]
+    whole, knowing = (statistics.median(spent[script]) for script in (scripts.EMIT, EMIT_KNOWING))
+    return {"emit_us": whole, "emit_knowing_us": knowing, "emit_over_knowing": whole / knowing}
 
 
 # All of it ---------------------------------------------------------------------------------------

@@ -116,6 +116,40 @@ async def test_the_place_moves_up_whoever_leaves(desk):
     assert (taken, cancelled) == (2, 1)
 
 
+async def test_the_place_of_one_far_back_is_reckoned(desk, monkeypatch):
+    """Counting takes the server's time. Whatever leaves before it, and whatever comes back, is accounted for."""
+    monkeypatch.setattr("shared.inspection.MOST_COUNTED", 3)
+    names = [f"r{n}" for n in range(12)]
+    await desk.enqueue(*names)
+    places = [(await seen(desk, "r11")).ahead]
+    first, second, *_ = await desk.fetch(total=4)
+    places.append((await seen(desk, "r11")).ahead)
+    await desk.park("w1", first)
+    await desk.park("w1", second)
+    places.append((await seen(desk, "r11")).ahead)
+    await desk.cancel("r6")
+    places.append((await seen(desk, "r11")).ahead)
+    await desk.fetch(total=1)
+    places.append((await seen(desk, "r11")).ahead)
+    await desk.enqueue("new")
+
+    assert places == [11, 7, 9, 8, 7]
+    assert (await seen(desk, "new")).ahead == 8, "nothing that left before it came is counted"
+    assert [(await seen(desk, name)).ahead for name in ("r4", "r5", "r7")] == [1, 2, 3], "those in front are counted"
+
+
+async def test_a_reckoned_place_is_never_before_those_that_were_counted(desk, monkeypatch):
+    """Those that were cancelled behind it are taken for ones ahead."""
+    monkeypatch.setattr("shared.inspection.MOST_COUNTED", 3)
+    await desk.enqueue(*(f"r{n}" for n in range(9)))
+    for name in ("r6", "r7", "r8"):
+        await desk.cancel(name)
+
+    assert [(await seen(desk, name)).ahead for name in ("r2", "r3", "r5")] == [2, 3, 3]
+    await desk.set("r5", turn=99)
+    assert (await seen(desk, "r5")).ahead == 5, "nor behind the last"
+
+
 async def test_the_start_is_estimated_by_the_pace_of_the_lane(desk):
     await desk.enqueue("a", "b", "c", "d")
     await desk.pace(50, 10_000)

@@ -202,7 +202,8 @@ async def test_a_request_that_is_queued_again_knows_nothing_of_its_first_end(des
 
     fields = await desk.redis.hgetall(desk.keys.request("a"))
     assert set(fields) == {
-        *(b"state", b"lane", b"entry", b"cost", b"attempt", b"queued", b"expires", b"deadline", b"payload", b"print")
+        *(b"state", b"lane", b"entry", b"cost", b"attempt", b"queued", b"expires", b"deadline", b"payload", b"print"),
+        b"turn",
     }
     assert int(fields[b"expires"]) - int(fields[b"queued"]) == 60_000
     for key in (desk.keys.request("a"), desk.keys.log("a")):

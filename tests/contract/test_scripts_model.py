@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from shared.broker import CANCELLED
+from shared.inspection import Inspector
 from shared.keys import GROUP, PARKED
 from shared.lease import Assignment
 from tests.support.desk import DONE, LANES, MODEL, Desk
@@ -209,6 +210,10 @@ class Walk:
             owners = sorted(entry["consumer"].decode() for entry in pending)
             owned = self.all("running", "parked", lane=lane)
             assert owners == sorted(one.owner or PARKED for one in owned)
+        if one := self.one("queued", "parked"):
+            row = self.all("parked", lane=one.lane) + self.all("queued", lane=one.lane)
+            found = await Inspector(self.desk.redis).inspect(MODEL, one.lane, one.id)
+            assert (found.state, found.ahead, found.waiting) == (one.state, row.index(one), len(row)), one.id
         for request_id, state in (await ear.ends()).items():
             assert request_id not in self.ended, f"{request_id} ended twice"
             self.ended[request_id] = state

@@ -173,6 +173,15 @@ async def test_a_gateway_that_is_missing_for_less_than_the_grace_may_come_back(d
     assert await step(desk, held) == ([], [])
 
 
+async def test_a_gateway_that_was_missed_long_ago_may_have_been_there_in_between(desk):
+    """Nothing was published for it meanwhile: its absence counts from now."""
+    [held] = await desk.hold("a", channel=ONE)
+    await desk.be_gone(ONE, for_ms=5 * GRACE_MS, last_ms=2 * GRACE_MS)
+
+    assert await step(desk, held) == ([], [])
+    assert await step(desk, held, at=1) == ([], [])
+
+
 async def test_a_gateway_that_listens_again_was_never_gone(desk):
     [held] = await desk.hold("a", channel=ONE)
     await desk.be_gone(ONE)

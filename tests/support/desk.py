@@ -108,10 +108,10 @@ class Desk:
             stream = self.keys.stream(one.lane)
             await self.redis.xclaim(stream, GROUP, owner, 0, [one.entry], idle=10 * LEASE_MS, justid=True)
 
-    async def be_gone(self, channel: str, for_ms: int = 2 * GRACE_MS) -> None:
-        """Have nobody listened on a gateway's channel for so long."""
+    async def be_gone(self, channel: str, for_ms: int = 2 * GRACE_MS, *, last_ms: int = 0) -> None:
+        """Have nobody listened on a gateway's channel for so long, and have that been seen last so long ago."""
         now = await self.now_ms()
-        await self.redis.hset(f"{self.keys.prefix}gone", channel, f"{now - for_ms}-{now}")
+        await self.redis.hset(f"{self.keys.prefix}gone", channel, f"{now - for_ms}-{now - last_ms}")
         await self.redis.pexpire(f"{self.keys.prefix}gone", KEEP_MS)
 
     async def pace(self, served: float, busy_ms: int, *, lane: str = "interactive", ago_ms: int = -HOUR_MS) -> None:
