@@ -36,8 +36,15 @@ local function drain(stats, now)
   return tonumber(h[1]) or 0, tonumber(h[2]) or 0, math.max(0, now - (tonumber(h[3]) or now))
 end
 
--- Requests entered the lane: from now on somebody waits.
-local function waits(stats, now) redis.call('HSETNX', stats, 'mark', now) end
+-- Requests entered the lane: from now on somebody waits. What was seen before an idle time keeps its pace, but weighs
+-- the less, the longer that was.
+local function waits(stats, now)
+  if redis.call('HSETNX', stats, 'mark', now) == 0 then return end
+  local h = redis.call('HMGET', stats, 'served', 'busy', 'idle')
+  if not (h[1] and h[3]) then return end
+  local kept = math.exp(-math.max(0, now - tonumber(h[3])) / DRAIN_MEMORY_MS)
+  redis.call('HSET', stats, 'served', string.format('%.3f', h[1] * kept), 'busy', string.format('%.0f', h[2] * kept))
+end
 
 -- One or more requests left the queue. If that emptied it, it was not the lane's pace that bound them.
 local function drained(stream, stats, count, cost, now)
@@ -45,6 +52,7 @@ local function drained(stream, stats, count, cost, now)
   redis.call('HINCRBY', stats, 'left', count)
   if depth(stream) == 0 then
     redis.call('HDEL', stats, 'mark')
+    redis.call('HSET', stats, 'idle', now)
   else
     local served, busy, passed = drain(stats, now)
     local kept = math.exp(-passed / DRAIN_MEMORY_MS)  -- what was before fades as more is seen

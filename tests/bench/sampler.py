@@ -17,7 +17,8 @@ from shared.wire import Sampling
 from tests.bench.rig import arguments, report, said, say, spread
 from worker.engines.continuous.chunks import Chunk
 from worker.engines.continuous.model import Model
-from worker.engines.continuous.sampler import Row, Tally, choose
+from worker.engines.continuous.rows import Row, Tally
+from worker.engines.continuous.sampler import choose
 from worker.engines.continuous.sequence import Sequence
 from worker.engines.weights import ensure
 

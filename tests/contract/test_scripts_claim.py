@@ -205,10 +205,12 @@ async def test_a_death_is_counted_once_however_often_its_request_is_handed_back(
 
 async def test_what_is_handed_back_is_still_its_last_owners(desk):
     """Who only seemed to be dead may go on with it until another takes it."""
-    held = await desk.hold("s1")
-    await desk.set("s1", deaths=1)
+    held = await desk.hold("s0", "s1")
+    for one in held:
+        await desk.set(one.id, deaths=1)
     await desk.silence(*held)
-    await desk.claim("w2", may_take_suspect=False)
+    assert [one.id for one in await desk.claim("w2")] == ["s0"]
+    held = held[1:]
 
     beat = await desk.beat("w1", *held)
 

@@ -80,15 +80,18 @@ async def test_the_one_that_empties_the_lane_does_not_count(desk):
 
 
 async def test_time_in_which_nobody_waits_does_not_lower_the_pace(desk):
-    """It begins to count again with the first that waits."""
+    """It begins to count again with the first that waits; what was seen before weighs the less, the longer that took."""
     await fill(desk, 1)
     await desk.pace(100, 10_000)
     await desk.fetch()
     emptied = await desk.now_ms()
+    await desk.redis.hset(desk.keys.stats("interactive"), "idle", emptied - 24_000)
 
     await desk.enqueue("next")
 
-    assert await measured(desk) == (100, 10_000)
+    served, busy_ms = await measured(desk)
+    assert served / busy_ms == pytest.approx(100 / 10_000, rel=0.01)
+    assert busy_ms < 1000, "after so long a rest it refuses nobody any more"
     assert int(await desk.redis.hget(desk.keys.stats("interactive"), "mark")) >= emptied
 
 

@@ -11,6 +11,8 @@ from shared.wire import GenerateRequest, Sampling  # noqa: E402
 from worker.engine import Progressed, Work  # noqa: E402
 from worker.engines.continuous.engine import ContinuousEngine  # noqa: E402
 from worker.engines.continuous.model import Model  # noqa: E402
+from worker.engines.continuous.rows import Row, Tally  # noqa: E402
+from worker.engines.continuous.sampler import choose  # noqa: E402
 
 VOCABULARY = 64
 SLOTS = 4
@@ -126,7 +128,6 @@ def test_places_of_a_batch_that_was_cancelled_are_free(make):
 
 def test_penalties_smaller_than_a_coarse_types_rounding_count(make):
     """As on a GPU, whose logits are bfloat16: 20 less 0.05 is 20 there."""
-    from worker.engines.continuous.sampler import Row, Tally, choose
 
     logits = torch.tensor([[20.0, 19.97]], dtype=torch.bfloat16)
     logits[0, 1] = logits[0, 0]

@@ -11,7 +11,8 @@ from shared.wire import Sampling
 
 torch = pytest.importorskip("torch")
 
-from worker.engines.continuous.sampler import Row, Tally, _signed, choose, state, uniform  # noqa: E402
+from worker.engines.continuous.rows import Row, Tally  # noqa: E402
+from worker.engines.continuous.sampler import _signed, choose, state, uniform  # noqa: E402
 
 
 def tokens(logits, samplings, positions):

@@ -21,7 +21,8 @@ from worker.engines.continuous.chunks import Chunk, arrange
 from worker.engines.continuous.guide import Guides
 from worker.engines.continuous.model import Model
 from worker.engines.continuous.prefixes import BLOCK, Prefixes
-from worker.engines.continuous.sampler import Pick, Tally, choose, likelihoods
+from worker.engines.continuous.rows import Pick, tally_of
+from worker.engines.continuous.sampler import choose, likelihoods
 from worker.engines.continuous.sequence import Sequence, Telling
 from worker.engines.continuous.slots import Slots
 from worker.engines.continuous.text import Codec, TextStream
@@ -139,7 +140,7 @@ class ContinuousEngine:
             limit=output_limit(request, len(prompt_ids), self.max_model_len),
             end_ids=frozenset(ends),
             stream=TextStream(self._codec, sampling.stop),
-            tally=_tally(request, prompt_ids),
+            tally=tally_of(request, prompt_ids),
             guide=None if request.guide is None else self._guides.start(request.guide),
             telling=self._telling(request, prompt_ids),
         )
@@ -295,10 +296,3 @@ class ContinuousEngine:
         following = one.prompt_ids[chunk.start + 1 : chunk.end + 1]
         found = likelihoods(logits[: len(following)], [one.telling.top] * len(following))
         one.telling.tokens += [self._told(row.of(token)) for row, token in zip(found, following, strict=True) if row]
-
-
-def _tally(request: GenerateRequest, prompt_ids: list[int]) -> Tally | None:
-    sampling = request.sampling
-    if sampling.repetition_penalty != 1:
-        return Tally(prompt_ids)
-    return Tally(()) if sampling.frequency_penalty or sampling.presence_penalty else None

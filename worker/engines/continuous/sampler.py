@@ -5,7 +5,7 @@ frequency and presence); tokens that may not come yet; what a guide allows; temp
 What a row gets depends on nothing in the other rows.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from shared.wire import Sampling
+from worker.engines.continuous.rows import Pick, Row
 
 GREEDY_BELOW = 1e-5
 LEAST_LOGPROB = -9999.0
@@ -51,48 +52,6 @@ def uniform(states: Tensor, count: int) -> Tensor:
 
 def _signed(number: int) -> int:
     return number - 2**64 if number >= 2**63 else number
-
-
-class Tally:
-    """How often an answer has each of its tokens; with 0, those of its prompt that it has not."""
-
-    def __init__(self, prompt_ids: Iterable[int]) -> None:
-        self.ids: list[int] = list(dict.fromkeys(prompt_ids))
-        self.counts: list[int] = [0] * len(self.ids)
-        self._places = {token: place for place, token in enumerate(self.ids)}
-
-    def add(self, token: int) -> None:
-        """The answer has this token (once more)."""
-        place = self._places.get(token)
-        if place is None:
-            place = self._places[token] = len(self.ids)
-            self.ids.append(token)
-            self.counts.append(0)
-        self.counts[place] += 1
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What the sampler must know of one request."""
-
-    sampling: Sampling
-    position: int
-    """Tokens of the answer so far."""
-    tally: Tally | None = None
-    """Kept only for a request with penalties."""
-    muted: tuple[int, ...] = ()
-    """Tokens that may not come now, unless a guide allows nothing else."""
-    allowed: Tensor | None = None
-    """A guide's verdict on each token, as booleans; None: there is no guide."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pick:
-    """A token that was chosen, and if asked for, natural log-probabilities of what the model said."""
-
-    token: int
-    logprob: float | None = None
-    top: tuple[tuple[int, float], ...] = ()
 
 
 def choose(logits: Tensor, rows: Sequence[Row]) -> list[Pick]:

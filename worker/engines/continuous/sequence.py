@@ -6,7 +6,7 @@ from typing import Literal
 
 from shared.wire import Outcome, Prompt, Sampling, TokenLogprob, Usage
 from worker.engines.continuous.guide import Guide
-from worker.engines.continuous.sampler import Row, Tally
+from worker.engines.continuous.rows import Row, Tally
 from worker.engines.continuous.text import TextStream
 
 
