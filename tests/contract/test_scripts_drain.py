@@ -80,7 +80,7 @@ async def test_the_one_that_empties_the_lane_does_not_count(desk):
 
 
 async def test_time_in_which_nobody_waits_does_not_lower_the_pace(desk):
-    """It begins to count again with the first that waits; what was seen before weighs the less, the longer that took."""
+    """It counts again with the first that waits; what was seen before weighs the less, the longer that took."""
     await fill(desk, 1)
     await desk.pace(100, 10_000)
     await desk.fetch()
