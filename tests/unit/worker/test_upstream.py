@@ -175,6 +175,16 @@ def test_a_prompt_is_told_back_by_us(make):
     assert "echo" not in json.loads(stub.asked[0].content)
 
 
+def test_a_prompt_that_is_only_to_be_told_back_asks_the_upstream_nothing(make):
+    stub = Stub(HELLO)
+    request = GenerateRequest(sampling=Sampling(seed=1, max_tokens=0), prompt="Say", echo=True)
+
+    [end] = ask(make(stub), request)
+
+    assert (end.outcome.state, end.outcome.reason, end.outcome.prompt) == ("done", "length", Prompt(text="Say"))
+    assert stub.asked == []
+
+
 def test_an_endless_answer_is_cut(make):
     found = ask(make(Stub([event("x" * 1000)] * 50)))
 

@@ -151,6 +151,9 @@ class UpstreamEngine(TaskEngine):
 
     async def _relay(self, work: Work) -> AsyncIterator[Event]:
         request = work.request
+        if request.echo and request.sampling.max_tokens == 0:  # the prompt alone, and it is we who tell it
+            yield Ended(work.id, Outcome(state="done", reason="length", prompt=prompt_of(request)))
+            return
         answer = Answer(work, prompt_of(request), MAX_CHARS_PER_TOKEN * self.max_model_len)
         sent = body(request, self._upstream_model, self.max_model_len)
         async with self._client.stream("POST", self._base + path(request), json=sent) as response:
