@@ -6,34 +6,17 @@ import signal
 import httpx
 import pytest
 
-from shared.cli.valkey import Valkey
 from shared.connection import connect
 from shared.keys import Keys
 from shared.sections import RedisSettings
 from tests.fault.drills import Seen, caller, stream, words
-from tests.support.fleet import Fleet, gather
+from tests.support.fleet import gather
 from tests.support.proxy import proxied
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 STREAMS = 12
-
-
-@pytest.fixture
-def broker(tmp_path):
-    """A server of the test's own: it is killed, cut off and made to refuse."""
-    server = Valkey(tmp_path / "valkey")
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def own_fleet(broker, tmp_path):
-    started = Fleet(broker.url, tmp_path)
-    yield started
-    started.stop()
 
 
 @pytest.fixture

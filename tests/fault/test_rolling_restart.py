@@ -7,30 +7,14 @@ import signal
 import httpx
 import pytest
 
-from shared.cli.valkey import Valkey
 from tests.fault.drills import Seen, stream, words
-from tests.support.fleet import Fleet, Gateway, gather
+from tests.support.fleet import Gateway, gather
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.integration]
 
 CLIENTS = 6
 PACE = {"WORKER__ECHO__STEP_MS": "5", "WORKER__DRAIN_S": "1"}
-
-
-@pytest.fixture
-def broker(tmp_path):
-    server = Valkey(tmp_path / "valkey")
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def own_fleet(broker, tmp_path):
-    started = Fleet(broker.url, tmp_path)
-    yield started
-    started.stop()
 
 
 class Balancer:
