@@ -1,28 +1,39 @@
 """Admission: may this request enter, on which lane, and for how long. Decided before any header is sent."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gateway.catalogue import ABSENT_RETRY_S, Catalogue, longest_context, vocabulary
+from gateway.catalogue import Catalogue, longest_context
+from gateway.fit import refuse_outsized, refuse_unfit, refuse_unserved, source
 from gateway.follower import Follower, Reader
 from gateway.metrics import Metrics
-from gateway.openai.budget import cost_tokens, longest_prompt, refuse_too_long, refuse_too_much_told
-from gateway.relay import Relay
+from gateway.openai.budget import cost_tokens, longest_prompt
+from gateway.relay import SIBLING, Relay
 from gateway.terms import Terms
 from shared import wire
-from shared.broker import Broker, Queued, ServedModel, Submission
-from shared.errors import BrokerUnavailable, DeadlineTooNear, InvalidRequest, KeyReused, LaneFull, NoWorkers
-from shared.inspection import Inspector
+from shared.broker import Broker, Queued, Submission
+from shared.errors import (
+    BrokerUnavailable,
+    DeadlineTooNear,
+    InvalidRequest,
+    KeyReused,
+    LaneFull,
+    Unavailable,
+)
+from shared.inspection import Found, Inspector
 from shared.lanes import BULK, INTERACTIVE, Lane
-from shared.tokens import refuse_ids
 
 TIER_LANES = {"flex": BULK, "priority": INTERACTIVE, "fast": INTERACTIVE}
 DEFAULT_TIERS = frozenset({"auto", "default", "scale"})
 LANE_TIERS = {BULK: "flex"}
 REFUSALS = (LaneFull, DeadlineTooNear, KeyReused)
 """What is said of a request that has not got in."""
+CANCELLING_S = 0.05
+CANCELLED_WITHIN_S = 5.0
+"""A worker ends what is cancelled with its next step; who asks for it again waits so long."""
 Endpoint = Literal["chat.completions", "completions", "embeddings"]
 
 
@@ -62,6 +73,8 @@ class Admitted:
     deadline_s: float
     queue_timeout_s: float
     queued: Queued
+    is_retold: bool = False
+    """Somebody else was, or is, told the same answer: its tokens count once."""
 
 
 class Admission:
@@ -93,24 +106,24 @@ class Admission:
         """Queue it and follow it; a BuswayError says why not."""
         if not self._relay.listening:
             raise BrokerUnavailable("Redis does not answer.")
-        model = await self._catalogue.find(ask.model)
-        context, vocab_size = longest_context(model), vocabulary(model)
-        for request in ask.requests:
-            refuse_too_long(request, context, limit_field=ask.limit_field)
-            if vocab_size is not None:
-                refuse_ids(request.sampling, vocab_size)
-        refuse_too_much_told(ask.requests, context)
-        longest = max(ask.requests, key=longest_prompt)
-        name = self._for_length(self.lane_of(ask.service_tier), longest)
-        refuse_unserved(model, name)
+        found = await self._before(ask) if ask.fingerprint else None
+        model = self._catalogue.get(ask.model) if found is not None and found.state == "done" else None
+        is_told_again = model is not None  # no worker is needed for that
+        model = model or await self._catalogue.find(ask.model)
+        refuse_unfit(ask.requests, model, limit_field=ask.limit_field)
+        name = self._for_length(self.lane_of(ask.service_tier), max(ask.requests, key=longest_prompt))
+        if not is_told_again:
+            refuse_unserved(model, name)
         lane = self._lanes[name]
-        costs = [cost_tokens(request, context) for request in ask.requests]
-        _refuse_outsized(ask, costs, name, lane)
+        costs = [cost_tokens(request, longest_context(model)) for request in ask.requests]
+        refuse_outsized(ask.requests, costs, name, lane, has_choices=ask.choices_per_prompt > 1)
         deadline_ms = min(int(lane.deadline_s * 1000), ask.terms.deadline_ms)
         meta = _meta(ask, name)
         submissions = self._submissions(ask, meta, name, costs, deadline_ms)
-        if ask.fingerprint:
-            meta, submissions = await self._as_before(ask, meta, submissions)
+        if found is not None:
+            if found.lane not in self._lanes:
+                raise Unavailable(f"The request is in lane {found.lane}, which this gateway does not have.")
+            meta, submissions = found.meta or meta, [replace(one, lane=found.lane) for one in submissions]
         reader = Reader(is_patient=not ask.stream, may_return=ask.stream or bool(ask.fingerprint))
         followers, queued = await self._enqueue_all(submissions, reader)
         return Admitted(
@@ -122,6 +135,7 @@ class Admission:
             deadline_s=deadline_ms / 1000,
             queue_timeout_s=lane.queue_timeout_s,
             queued=queued,
+            is_retold=queued.joined,
         )
 
     def _submissions(
@@ -144,16 +158,15 @@ class Admission:
             for part, request in enumerate(ask.requests)
         ]
 
-    async def _as_before(
-        self, ask: Ask, meta: wire.Meta, submissions: list[Submission]
-    ) -> tuple[wire.Meta, list[Submission]]:
-        """What an earlier call with the same key settled: how it is told, and its lane. KeyReused for another model."""
+    async def _before(self, ask: Ask) -> Found | None:
+        """The request of an earlier call with the same key, which settled its lane and how it is told.
+
+        KeyReused if it was for another model.
+        """
         found = await self._inspector.find(ask.id, [model.name for model in self._catalogue.models])
-        if found is None:
-            return meta, submissions
-        if found.model != ask.model:
+        if found is not None and found.model != ask.model:
             raise KeyReused("This idempotency key came with another model before.", param="Idempotency-Key")
-        return found.meta or meta, [replace(one, lane=found.lane) for one in submissions]
+        return found
 
     def lane_of(self, tier: str | None) -> str:
         """The lane of a service tier, or of a lane's own name; InvalidRequest if it is neither."""
@@ -173,7 +186,7 @@ class Admission:
             overflow = self._lanes[name].overflow
             if not overflow or overflow in tried:
                 problem = f"The prompt has about {tokens} tokens; lane {name} takes {most} at most."
-                raise InvalidRequest(problem, param=_source(request), code="context_length_exceeded")
+                raise InvalidRequest(problem, param=source(request), code="context_length_exceeded")
             name = overflow
         return name
 
@@ -182,6 +195,7 @@ class Admission:
     ) -> tuple[tuple[Follower, ...], Queued]:
         """All of them or none: if one is refused, those that got in are taken back. Of the first, how it got in."""
         followers: list[Follower] = []
+        joined: set[str] = set()
         told = Queued()
         try:
             for submission in submissions:
@@ -189,21 +203,24 @@ class Admission:
                 queued = await self._enqueue(submission, follower)
                 told = queued if not followers else told
                 followers.append(follower)
+                joined |= {follower.id} if queued.joined else set()
         except BaseException as error:
             grace_s = 0.0 if isinstance(error, REFUSALS) else self._grace_for(submissions[0])
             for follower in followers:
-                self._relay.release(follower, "sibling", grace_s=grace_s)
+                self._relay.release(follower, "disconnect" if follower.id in joined else SIBLING, grace_s=grace_s)
             raise
         return tuple(followers), told
 
     async def _enqueue(self, submission: Submission, follower: Follower) -> Queued:
         losses = self._relay.follow(follower)
         try:
-            queued = await self._broker.enqueue(submission, self._lanes[submission.lane])
+            queued = await self._enqueue_or_join(submission)
             if queued.joined:
                 self._metrics.joined.inc()
-                await self._broker.watch(submission.model, submission.id, self._relay.channel)
                 losses = -1  # what it has produced before is in its log
+        except KeyReused:
+            self._relay.release(follower, grace_s=self._grace_s)  # perhaps of somebody who just left, and has its grace
+            raise
         except REFUSALS as error:
             if isinstance(error, LaneFull):
                 self._metrics.lane_full.labels(follower.lane).inc()
@@ -216,6 +233,22 @@ class Admission:
             raise
         self._relay.accept(follower, losses)
         return queued
+
+    async def _enqueue_or_join(self, submission: Submission) -> Queued:
+        """Queue it, or watch the request of an earlier call; one that is being cancelled is queued again when it is."""
+        until = time.monotonic() + CANCELLED_WITHIN_S
+        while time.monotonic() < until:
+            queued = await self._broker.enqueue(submission, self._lanes[submission.lane])
+            if not (queued.joined or queued.cancelling):
+                return queued
+            if queued.joined:
+                state = await self._broker.watch(
+                    submission.model, submission.id, self._relay.channel, detached=submission.detached
+                )
+                if state not in ("", "cancelling"):
+                    return queued
+            await asyncio.sleep(CANCELLING_S)
+        raise Unavailable("The request with this key is just being cancelled; send it again.")
 
     def _grace_for(self, submission: Submission) -> float:
         """What its client does not know, it cannot ask for again."""
@@ -237,28 +270,3 @@ def _meta(ask: Ask, lane: str) -> wire.Meta:
 def part_id(request_id: str, part: int) -> str:
     """The id under which a part of a request is queued; the first has the request's own."""
     return request_id if part == 0 else f"{request_id}-{part}"
-
-
-def _source(request: wire.GenerateRequest) -> str:
-    """The field that the prompt comes from."""
-    if request.inputs is not None:
-        return "input"
-    return "messages" if request.messages is not None else "prompt"
-
-
-def _refuse_outsized(ask: Ask, costs: Sequence[int], name: str, lane: Lane) -> None:
-    """InvalidRequest if the parts would not fit into the lane even if it were empty: no use to say that it is full."""
-    if len(costs) == 1 or (len(costs) <= lane.max_queued and sum(costs) <= lane.max_queued_tokens):
-        return
-    param = "n" if ask.choices_per_prompt > 1 else _source(ask.requests[0])
-    problem = f"{len(costs)} parts of {sum(costs)} tokens in all, by estimate"
-    raise InvalidRequest(
-        f"This comes to {problem}; lane {name} holds {lane.max_queued} and {lane.max_queued_tokens}.", param=param
-    )
-
-
-def refuse_unserved(model: ServedModel, lane: str) -> None:
-    """NoWorkers if the model lives, but not for this lane."""
-    served = [worker["lanes"].split(",") for worker in model.workers if worker.get("lanes")]
-    if served and not any(lane in lanes for lanes in served):
-        raise NoWorkers(f"No worker of {model.name} serves the lane {lane} now.", retry_after_s=ABSENT_RETRY_S)

@@ -16,7 +16,7 @@ from gateway.context import Trace, trace_of
 from gateway.metrics import Meters
 from gateway.openai.dialects import Answered
 from gateway.openai.errors import Problem
-from gateway.relay import Relay
+from gateway.relay import SIBLING, Relay
 from shared.broker import EXPIRED, Queued
 from shared.wire import Outcome
 
@@ -73,7 +73,7 @@ class Answer(Response):
         failed = self._failure is not None
         for follower in self._followers:
             if failed:
-                self._relay.release(follower, "sibling")
+                self._relay.release(follower, SIBLING)
             else:
                 self._relay.release(follower, "disconnect", grace_s=self._grace_s)
 
@@ -118,7 +118,8 @@ class Answer(Response):
         meters, firsts = self._meters, [one.first_token_at for one in self._followers if one.first_token_at is not None]
         outcome = self._failure or (self._followers[0].outcome if self._is_whole else None)
         meters.whole.observe(time.monotonic() - trace.started)
-        meters.generation_tokens.inc(self._tokens)
+        if not self._admitted.is_retold:
+            meters.generation_tokens.inc(self._tokens)
         if firsts:
             first_token_s = min(firsts) - trace.started
             meters.first_token.observe(first_token_s)
@@ -136,7 +137,8 @@ class Answer(Response):
         usages = [one.outcome.usage for one in firsts_of_prompts if one.outcome is not None and one.outcome.usage]
         if usages:
             trace.fields["prompt_tokens"] = sum(usage.prompt_tokens for usage in usages)
-            meters.prompt_tokens.inc(trace.fields["prompt_tokens"])
+            if not self._admitted.is_retold:
+                meters.prompt_tokens.inc(trace.fields["prompt_tokens"])
         trace.fields.update(tokens=self._tokens, attempts=max(one.attempt for one in self._followers))
         if len(self._followers) > 1:
             trace.fields["parts"] = len(self._followers)

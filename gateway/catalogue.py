@@ -89,6 +89,10 @@ class Catalogue:
         known = [model for model in self.models if not self._is_absent(model)]
         return sorted(known, key=lambda model: not live(model))
 
+    def get(self, name: str) -> ServedModel | None:
+        """The model as of the last look, whether anybody serves it or not."""
+        return self._by_name.get(name)
+
     async def find(self, name: str) -> ServedModel:
         """The model; ModelNotFound if the fleet does not know it, NoWorkers if nobody has served it for too long."""
         if name not in self._by_name:

@@ -16,6 +16,8 @@ from shared.connection import Redis
 from shared.errors import BrokerUnavailable, WireError
 from shared.subscriber import Subscriber
 
+SIBLING = "sibling"
+"""Why a part is taken back whose request has been refused or has failed."""
 SWEEP_S = 1.0
 QUIET_SWEEPS = 5
 PROBES_PER_SWEEP = 100
@@ -99,7 +101,7 @@ class Relay:
         try:
             found = await self._broker.watch(follower.model, follower.id, self.channel)
         except BaseException:
-            self._forget(follower)
+            self.release(follower)  # the channel may be on its list: only the reply is missing
             raise
         if not found:
             self._forget(follower)
@@ -110,7 +112,8 @@ class Relay:
     def release(self, follower: Follower, reason: str = "disconnect", *, grace_s: float = 0.0) -> None:
         """Nobody reads it any more. What has not ended is cancelled, once, unless others read it or want it kept.
 
-        Its client may come back within the grace, to this gateway or another.
+        Its client may come back within the grace, to this gateway or another. What a refused or failed sibling leaves
+        behind is of no use to anybody, and is cancelled whoever wanted it kept.
         """
         if self._forget(follower) and follower.outcome is None and not self._is_followed(follower):
             self._last_to_leave[follower.id] = follower
@@ -251,10 +254,11 @@ class Relay:
         if self._last_to_leave.get(follower.id) is not follower:
             return  # its client came back and left again: that grace is not over
         del self._last_to_leave[follower.id]
-        if await self._cancel(follower, CANCELLED) != "kept":
+        leaves = "" if reason == SIBLING else self.channel
+        if await self._cancel(follower, CANCELLED, leaves=leaves) != "kept":
             self._metrics.cancels.labels(reason).inc()
 
-    async def _cancel(self, follower: Follower, outcome: wire.Outcome) -> str:
+    async def _cancel(self, follower: Follower, outcome: wire.Outcome, *, leaves: str | None = None) -> str:
         """Tried a few times; should Redis stay away, the request's own deadline ends it. Returns what was found.
 
         A request that Redis does not know may still be on its way there, unless its coming was confirmed.
@@ -266,7 +270,11 @@ class Relay:
                 return "kept"  # its client came back to us
             try:
                 found = await self._broker.cancel(
-                    follower.model, follower.lane, follower.id, outcome, leaves=self.channel
+                    follower.model,
+                    follower.lane,
+                    follower.id,
+                    outcome,
+                    leaves=self.channel if leaves is None else leaves,
                 )
             except BrokerUnavailable as error:
                 if pause_s is None:

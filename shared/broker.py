@@ -59,6 +59,8 @@ class Queued:
     """Estimated, at the pace that was measured; None if nothing was."""
     joined: bool = False
     """It is the request of an earlier call with the same key."""
+    cancelling: bool = False
+    """That request is about to end as cancelled, and can be queued again then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ class Broker:
         touched = [names.stream(name), names.request(submission.id), names.stats(name)]
         async with reachable():
             verdict, *told = await scripts.run(self.redis, Call(scripts.ENQUEUE, touched, args))
+        if verdict == b"CANCELLING":
+            return Queued(cancelling=True)
         if verdict == b"DUP":
             if submission.fingerprint and told[1].decode() != submission.fingerprint:
                 raise KeyReused("This idempotency key came with another request before.", param="Idempotency-Key")
@@ -141,15 +145,16 @@ class Broker:
             reply: bytes = await scripts.run(self.redis, Call(scripts.CANCEL, touched, args))
         return reply.decode()
 
-    async def watch(self, model: str, request_id: str, channel: str) -> bool:
-        """Have what it produces from now on told on this channel, too. False if nothing is known of it.
+    async def watch(self, model: str, request_id: str, channel: str, *, detached: bool = False) -> str:
+        """Have what it produces from now on told on this channel, too; what was produced before is in the log.
 
-        What was produced before is in the log.
+        Returns its state, 'cancelling' (it is not watched: it is about to end), or '' if nothing is known of it.
         """
-        args = [channel, keys.CONTROL_PREFIX, wire.encode(wire.Control(id=request_id, kind="watch"))]
+        message = wire.encode(wire.Control(id=request_id, kind="watch"))
+        args: list[scripts.Value] = [channel, keys.CONTROL_PREFIX, message, int(detached)]
         async with reachable():
             state: bytes = await scripts.run(self.redis, Call(scripts.WATCH, [Keys(model).request(request_id)], args))
-        return bool(state)
+        return state.decode()
 
     async def record(self, model: str, request_id: str) -> Record | None:
         """What is known of a request; None if nothing is (never accepted, forgotten, or data lost)."""

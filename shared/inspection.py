@@ -1,4 +1,4 @@
-"""What an operator, or a client that comes back, may know of one request; and the letters nobody could deliver."""
+"""What an operator, or a client that comes back, may know of one request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ class Found:
 
     model: str
     lane: str
+    state: str
     tenant: str
     meta: wire.Meta | None
     """None for a part that is not the first."""
@@ -71,12 +72,12 @@ class Inspector:
         """The request of this id among the models'; None if there is none."""
         async with reachable(), self._redis.pipeline(transaction=False) as pipe:
             for model in models:
-                pipe.hmget(Keys(model).request(request_id), ["lane", "tenant", "meta"])
+                pipe.hmget(Keys(model).request(request_id), ["lane", "state", "tenant", "meta"])
             rows: list[Any] = await pipe.execute() if models else []
-        for model, (lane, tenant, meta) in zip(models, rows, strict=True):
+        for model, (lane, state, tenant, meta) in zip(models, rows, strict=True):
             if lane is not None:
                 known = wire.decode(meta, wire.Meta) if meta else None
-                return Found(model, lane.decode(), (tenant or b"").decode(), known)
+                return Found(model, lane.decode(), state.decode(), (tenant or b"").decode(), known)
         return None
 
     async def inspect(self, model: str, lane: str, request_id: str) -> Inspection | None:

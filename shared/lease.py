@@ -171,7 +171,7 @@ class Lease:
     async def park(self, held: Assignment) -> bool:
         """Hand it over to any worker, with what its log holds. False if it was no longer ours."""
         touched = [self.keys.stream(held.lane), self.keys.request(held.id), self.keys.stats(held.lane)]
-        args = [held.entry, held.attempt, self.keys.bell, held.lane]
+        args = [held.entry, held.attempt, self.keys.bell, held.lane, self.worker_id]
         async with reachable():
             return bool(await scripts.run(self.redis, Call(scripts.PARK, touched, args)))
 
@@ -180,7 +180,8 @@ class Lease:
     ) -> Beat:
         """Say that this worker lives (`fields` describe it) and renew the lease on what it holds."""
         numbers = {lane: number for number, lane in enumerate(lanes, 1)}
-        args: list[scripts.Value] = [self.worker_id, ttl_ms, self.keys.prefix, len(fields)]
+        has_suspect = any(self.is_suspect(one) for one in held)
+        args: list[scripts.Value] = [self.worker_id, ttl_ms, self.keys.prefix, int(has_suspect), len(fields)]
         for pair in fields.items():
             args += pair
         for one in held:
@@ -210,7 +211,7 @@ class Lease:
         return [_assignment(lanes[int(number) - 1], fields) for number, *fields in opened]
 
     def _emit(self, emissions: Sequence[Emission]) -> Call:
-        args: list[scripts.Value] = [self.keys.prefix, self._grace_ms]
+        args: list[scripts.Value] = [self.keys.prefix, self._grace_ms, self.worker_id]
         for emission in emissions:
             held, piece = emission.held, emission.piece
             assert piece.ids, "a piece without tokens has no place in the log"
@@ -221,7 +222,7 @@ class Lease:
         held = ending.held
         touched = [self.keys.stream(held.lane), self.keys.request(held.id), self.keys.log(held.id)]
         args: list[scripts.Value] = [held.id, held.entry, held.attempt, ending.tokens]
-        args += [ending.outcome.state, wire.encode(ending.outcome), self._keep_ms]
+        args += [ending.outcome.state, wire.encode(ending.outcome), self._keep_ms, self.worker_id]
         return Call(scripts.FINISH, touched, args)
 
 

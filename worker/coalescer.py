@@ -31,16 +31,20 @@ class Coalescer:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._quiet: set[str] = set()
+        self._woken: set[str] = set()
+        """Of these the next reply may be older than who reads them now."""
         self._portions: dict[str, Portion] = {}
 
     def learn(self, told: Iterable[Assignment], unwatched: Iterable[Assignment]) -> None:
         """From a reply: of what was `told`, nobody reads `unwatched`."""
         self._quiet -= {one.id for one in told}
-        self._quiet |= {one.id for one in unwatched}
+        self._quiet |= {one.id for one in unwatched} - self._woken
+        self._woken -= {one.id for one in told}
 
     def wake(self, request_id: str) -> None:
         """Somebody reads it from now on."""
         self._quiet.discard(request_id)
+        self._woken.add(request_id)
 
     def shape(self, report: Report) -> Report:
         """The report with what is to be told now."""
@@ -60,6 +64,7 @@ class Coalescer:
         due = [key for key, portion in self._portions.items() if key in leaving or self._is_due(key, portion, now)]
         told = [self._portions.pop(key).emission for key in due]
         self._quiet -= leaving
+        self._woken -= leaving
         return replace(report, emissions=told + passed)
 
     def _is_due(self, key: str, portion: Portion, now: float) -> bool:

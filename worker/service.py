@@ -199,7 +199,7 @@ class Service:
             self._release(reply.orphans, CANCELLED)
 
     def _accept(self, assignments: Sequence[Assignment]) -> None:
-        for assignment in assignments:
+        for assignment in sorted(assignments, key=self._lease.is_suspect):  # what comes with a suspect runs before it
             if assignment.attempt > 1:
                 log.info("request.resumed", request=assignment.id, attempt=assignment.attempt, lane=assignment.lane)
             is_suspect = self._lease.is_suspect(assignment)
@@ -208,8 +208,7 @@ class Service:
                 continue
             if is_suspect:
                 log.warning("request.runs_alone", request=assignment.id, deaths=assignment.deaths)
-                held = len(self._table)
-                self._give_way(held, {name: held for name, lane in self._lanes.items() if lane.preemptible})
+                self._give_way(len(self._table), dict.fromkeys(self._lanes, len(self._table)))
             self._table.take(assignment, alone=is_suspect)
         self._wake()
 
@@ -246,7 +245,7 @@ class Service:
             return
         ttl_ms = int(lease_s * 1000)
         beat = await self._lease.beat(self._fields(), self._table.assignments(), list(self._lanes), ttl_ms=ttl_ms)
-        if self._last_beat is not None and now - self._last_beat > lease_s / 2:
+        if self._last_beat is None or now - self._last_beat > lease_s / 2:
             # The broker was away (or we were): everybody looks silent to it until they have had time to speak.
             self._claims_from = now + lease_s / 2
         self._last_beat = now

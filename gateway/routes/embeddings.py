@@ -24,4 +24,4 @@ async def embeddings(request: Request) -> Response:
     )  # fmt: skip
     writer = Embeddings(body.model, [len(part.inputs or ()) for part in requests], body.encoding_format)
     meters = gateway.metrics.meters(admitted.lane, body.model)
-    return telling(JsonAnswer(admitted, writer, gateway.relay, meters), ignored)
+    return telling(JsonAnswer(admitted, writer, gateway.relay, meters, gateway.pace.grace_s), ignored)

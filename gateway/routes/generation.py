@@ -142,7 +142,7 @@ async def admit(
 
 def content(body: Body | EmbeddingsBody) -> dict[str, Any]:
     """All that a body says. What a validator made is written as it is, though it may not look like its declaration."""
-    return body.model_dump(mode="json", warnings=False)
+    return body.model_dump(mode="python", exclude_defaults=True, warnings=False)
 
 
 def _seed(request: Request, terms: Terms) -> int:

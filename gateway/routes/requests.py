@@ -57,12 +57,23 @@ async def events(request: Request, request_id: str) -> Response:
     dialect = DIALECTS[meta.endpoint](heading(admitted, found.model, include_usage=meta.include_usage), meta.parts)
     for part, choice, position in zip(parts, dialect.choices, after, strict=True):
         await _skip(gateway, part, choice, position)
-    for follower in admitted.followers:
-        if not await gateway.relay.join(follower):
-            raise RequestUnknown(f"Request {request_id} is not known any more.")
+    await _join(gateway, admitted)
     gateway.metrics.resumed.inc()
     meters = gateway.metrics.meters(found.lane, found.model)
     return EventStream(admitted, dialect, gateway.relay, meters, gateway.pace, with_ids=True)
+
+
+async def _join(gateway: Gateway, admitted: Admitted) -> None:
+    """Follow all parts or none; RequestUnknown if one has been forgotten meanwhile."""
+    is_whole = False
+    try:
+        is_whole = all([await gateway.relay.join(follower) for follower in admitted.followers])
+    finally:
+        if not is_whole:
+            for follower in admitted.followers:
+                gateway.relay.release(follower)
+    if not is_whole:
+        raise RequestUnknown(f"Request {admitted.id} is not known any more.")
 
 
 async def _skip(gateway: Gateway, part: Inspection, choice: Choice, position: int) -> None:
@@ -111,6 +122,7 @@ def _admitted(request_id: str, found: Found, meta: wire.Meta, parts: list[Inspec
         deadline_s=deadline_s,
         queue_timeout_s=max(queue_ms) / 1000 if queue_ms else deadline_s,
         queued=Queued(),
+        is_retold=True,
     )
 
 

@@ -2,7 +2,7 @@
 -- KEYS  1..n lane streams   n+1..2n lane stats   2n+1 dead-letter stream
 -- ARGV  1 worker   2 key prefix   3 total   4 keep (ms)   5 expired outcome   6 cancelled outcome   7 poison outcome
 --       8 grace (ms) of gateways that are gone   9 lease (ms)   10 max deaths   11 dead letters kept
---       12 deaths after which a request must run alone: one such a call at most
+--       12 deaths after which a request must run alone: one such a call at most, and one worker at a time
 -- returns {opened request ...}
 local worker, prefix, left = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local ends = {keep_ms = tonumber(ARGV[4]), expired = ARGV[5], cancelled = ARGV[6], grace_ms = tonumber(ARGV[8])}
@@ -27,12 +27,12 @@ end
 
 local function take_over(lane, stream, entry, id, cost)
   local req = prefix .. 'req:' .. id
-  local state, owner, before = unpack(redis.call('HMGET', req, 'state', 'owner', 'deaths'))
+  local state, owner, before, cx = unpack(redis.call('HMGET', req, 'state', 'owner', 'deaths', 'cx'))
   local deaths = tonumber(before) or 0
   if state == 'running' and owner ~= worker then deaths = deaths + 1 end  -- what was ours has killed nobody
   if deaths >= max_deaths then return give_up(stream, req, entry, id, deaths) end
-  if deaths >= alone_after then
-    if has_suspect then  -- it must not die with what this worker holds: another finds it, as it was found here
+  if deaths >= alone_after and not cx then
+    if has_suspect or not hold_alone(prefix, worker, lease_ms) then  -- it must not die with what this worker holds: another finds it, as it was found here
       local holder = (owner and owner ~= '') and owner or PARKED
       redis.call('XCLAIM', stream, GROUP, holder, 0, entry, 'IDLE', lease_ms, 'JUSTID')
       return

@@ -2,6 +2,8 @@
 
 local GROUP, PARKED = 'workers', 'parked'
 local DRAIN_MEMORY_MS = 10000
+local MOST_STALL_MS = 30000  -- a lane that nobody served for longer says no more of its pace
+local MOST_GONE = 1000
 local GONE_KEPT_MS = 3600000
 
 -- Redis's own clock: the only one on which deadlines and leases are compared.
@@ -33,7 +35,8 @@ end
 -- the time since then. Time in which nobody waits tells nothing: the lane could have given more.
 local function drain(stats, now)
   local h = redis.call('HMGET', stats, 'served', 'busy', 'mark')
-  return tonumber(h[1]) or 0, tonumber(h[2]) or 0, math.max(0, now - (tonumber(h[3]) or now))
+  local passed = math.max(0, now - (tonumber(h[3]) or now))
+  return tonumber(h[1]) or 0, tonumber(h[2]) or 0, math.min(passed, MOST_STALL_MS)
 end
 
 -- Requests entered the lane: from now on somebody waits. What was seen before an idle time keeps its pace, but weighs
@@ -51,6 +54,9 @@ local function drained(stream, stats, count, cost, now)
   if count == 0 then return end
   redis.call('HINCRBY', stats, 'left', count)
   if depth(stream) == 0 then
+    -- That it was emptied says that the pace is this at least.
+    local served, busy, passed = drain(stats, now)
+    if count * busy > served * math.max(1, passed) then redis.call('HDEL', stats, 'served', 'busy') end
     redis.call('HDEL', stats, 'mark')
     redis.call('HSET', stats, 'idle', now)
   else
@@ -101,6 +107,15 @@ local function head_ms(stream)
   return oldest
 end
 
+-- Whether this worker may run a suspect: one worker of a model at a time, so that the others go on.
+local function hold_alone(prefix, worker, lease_ms)
+  local key = prefix .. 'alone'
+  local holder = redis.call('GET', key)
+  if holder and holder ~= worker then return false end
+  redis.call('SET', key, worker, 'PX', lease_ms)
+  return true
+end
+
 -- The channels of the gateways that watch a request.
 local function each_channel(channels) return string.gmatch(channels or '', '%S+') end
 
@@ -121,6 +136,7 @@ local function is_gone(prefix, channel, frames, now, grace_ms)
   end
   local first, last = string.match(redis.call('HGET', gone, channel) or '', '^(%d+)-(%d+)$')
   if not first or now - tonumber(last) > grace_ms then first = now end
+  if redis.call('HLEN', gone) > MOST_GONE then redis.call('DEL', gone) end
   redis.call('HSET', gone, channel, string.format('%d-%d', first, now))
   redis.call('PEXPIRE', gone, GONE_KEPT_MS)
   return now - tonumber(first) > grace_ms

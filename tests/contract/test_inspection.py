@@ -179,8 +179,8 @@ async def test_a_request_is_found_among_the_models_with_whose_it_is(desk):
     await desk.enqueue("b")
     inspector = Inspector(desk.redis)
 
-    assert await inspector.find("a", ["x", MODEL]) == Found(MODEL, "bulk", "t", META)
-    assert await inspector.find("b", [MODEL]) == Found(MODEL, "interactive", "", None)
+    assert await inspector.find("a", ["x", MODEL]) == Found(MODEL, "bulk", "queued", "t", META)
+    assert await inspector.find("b", [MODEL]) == Found(MODEL, "interactive", "queued", "", None)
     assert await inspector.find("never", [MODEL]) is None
 
 

@@ -183,12 +183,39 @@ async def test_a_claim_brings_one_suspect_at_most_and_innocents_beside_it(desk):
     assert [desk.lease("w2").is_suspect(one) for one in claimed] == [True, False]
 
 
+async def test_one_worker_at_a_time_runs_a_suspect_and_the_others_go_on(desk):
+    await suspects(desk, "s1", "s2")
+    await desk.silence(*await desk.hold("innocent"))
+    [first] = await desk.claim("w2", 1)
+
+    assert [one.id for one in await desk.claim("w3")] == ["innocent"]
+
+    await desk.beat("w2", first)
+    assert await desk.redis.get(f"{desk.keys.prefix}alone") == b"w2"
+    await desk.beat("w3")
+    assert await desk.redis.pttl(f"{desk.keys.prefix}alone") > 0, "it ends with its worker"
+
+
 async def test_a_suspect_that_is_handed_back_is_found_by_the_next_at_once(desk):
     await suspects(desk, "s1", "s2", "s3")
 
-    found = [[one.id for one in await desk.claim(worker)] for worker in ("w2", "w3", "w4", "w5")]
+    found = [[one.id for one in await in_turn(desk, worker)] for worker in ("w2", "w3", "w4", "w5")]
 
     assert found == [["s1"], ["s2"], ["s3"], []]
+
+
+async def in_turn(desk, worker):
+    """Claim, when nobody else runs a suspect any more."""
+    await desk.redis.delete(f"{desk.keys.prefix}alone")
+    return await desk.claim(worker)
+
+
+async def test_a_suspect_that_was_cancelled_is_ended_and_takes_nobodys_turn(desk):
+    await suspects(desk, "s1", "s2")
+    await desk.cancel("s1")
+
+    assert [one.id for one in await desk.claim("w2")] == ["s2"]
+    assert await desk.state("s1") == "cancelled"
 
 
 async def test_a_death_is_counted_once_however_often_its_request_is_handed_back(desk):
@@ -196,7 +223,7 @@ async def test_a_death_is_counted_once_however_often_its_request_is_handed_back(
 
     [first] = await desk.claim("w2")
     handed_back = await deaths(desk, "s2")
-    [second] = await desk.claim("w3")
+    [second] = await in_turn(desk, "w3")
 
     assert handed_back == [1], "the record follows when somebody takes it"
     assert (first.deaths, second.deaths) == (2, 2)
@@ -216,7 +243,7 @@ async def test_what_is_handed_back_is_still_its_last_owners(desk):
 
     assert (beat.lost, beat.cancelled) == ((), ())
     assert await desk.emit("w1", held[0], 0, 5)
-    assert await desk.claim("w3") == []
+    assert await in_turn(desk, "w3") == []
 
 
 async def test_a_parked_suspect_is_fetched_as_one(desk):
@@ -238,7 +265,7 @@ async def test_innocents_that_ran_beside_a_killer_end_well(desk):
     [alone] = [one for one in await desk.claim("w2") if one.id == "killer"]
     await desk.silence(alone, owner="w2")
 
-    rest = [one for number in range(3, 9) for one in await desk.claim(f"w{number}")]
+    rest = [one for number in range(3, 9) for one in await in_turn(desk, f"w{number}")]
 
     assert await desk.state("killer") == "failed"
     assert [one.id for one in rest] == ["a", "b", "c"]

@@ -159,12 +159,13 @@ class Walk:
         lost = [one for one in self.all("running") if one.owner == silent]
         await self.desk.silence(*(one.held for one in lost), owner=silent)
         left = self.random.randint(0, 4)
+        await self.desk.redis.delete(f"{self.desk.keys.prefix}alone")  # whoever ran a suspect has ended it
         claimed = {one.id: one for one in await self.desk.claim(claimer, left, max_deaths=MAX_DEATHS)}
         may_take_suspect = True
         for one in [one for lane in LANES for one in lost if one.lane == lane]:
             if left == 0:
                 break
-            is_suspect = ALONE_AFTER <= one.deaths + 1 < MAX_DEATHS
+            is_suspect = ALONE_AFTER <= one.deaths + 1 < MAX_DEATHS and not one.asked_to_cancel
             if is_suspect and not may_take_suspect:
                 continue  # handed back as it was
             may_take_suspect = may_take_suspect and not is_suspect
