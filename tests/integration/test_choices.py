@@ -5,6 +5,7 @@ import asyncio
 import openai
 import pytest
 
+from shared.keys import Keys
 from tests.support.fleet import gather
 from tests.support.waiting import wait_until
 
@@ -73,7 +74,7 @@ async def _in_flight(gateway, count):
     return await gateway.metric("busway_lane_depth") == count
 
 
-async def test_a_lane_without_room_for_all_choices_takes_none(fleet):
+async def test_a_lane_without_room_for_all_choices_takes_none(fleet, redis):
     gateway = await fleet.gateway(needs_model=False, LANES__INTERACTIVE__MAX_QUEUED="4")
     worker = await fleet.worker(WORKER__SLOTS="1", WORKER__ECHO__STEP_MS="20", LANES__INTERACTIVE__MAX_QUEUED="4")
     async with gateway.client() as client:
@@ -81,8 +82,10 @@ async def test_a_lane_without_room_for_all_choices_takes_none(fleet):
         with pytest.raises(openai.BadRequestError) as caught:
             await client.completions.create(model="echo", prompt=WORDS, n=9)
         assert caught.value.param == "n", "it would not fit into an empty lane"
-        filling = [asyncio.create_task(client.completions.create(model="echo", prompt=WORDS)) for _ in range(3)]
-        await wait_until(lambda: _waiting(gateway, 3), "others to be there")
+        filling = [
+            asyncio.create_task(client.completions.create(model="echo", prompt=f"{WORDS} " * 20)) for _ in range(3)
+        ]
+        await wait_until(lambda: _waiting(redis, 3), "others to be there")
         with pytest.raises(openai.RateLimitError):
             await client.completions.create(model="echo", prompt=WORDS, n=4)
         await asyncio.gather(*filling)
@@ -92,8 +95,8 @@ async def test_a_lane_without_room_for_all_choices_takes_none(fleet):
     assert worker.status is None
 
 
-async def _waiting(gateway, count):
-    return await gateway.metric("busway_lane_depth") == count
+async def _waiting(redis, count):
+    return await redis.xlen(Keys("echo").stream("interactive")) == count
 
 
 async def _served(client):

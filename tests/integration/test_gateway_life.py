@@ -84,20 +84,25 @@ async def refuses(port: int) -> bool:
     return False
 
 
-async def test_a_stream_that_outlasts_the_drain_gets_an_error_and_its_request_is_cancelled(fleet, worker):
-    """B132."""
+async def test_what_outlasts_the_drain_gets_an_error_and_only_a_stream_can_be_asked_for_again(fleet, worker):
+    """B132. Who waited for a whole answer does not know its name, so nobody will come back for it."""
     worker.script = slow(asyncio.Event())
     gateway = await fleet.gateway(GATEWAY__DRAIN_S="0.5")
     async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as http:
-        asking = asyncio.create_task(http.post("/v1/chat/completions", json=chat_body(stream=True)))
-        await wait_until(lambda: worker.stages, "the worker to start")
+        asking = [
+            asyncio.create_task(http.post("/v1/chat/completions", json=chat_body(stream=stream)))
+            for stream in (True, False)
+        ]
+        await wait_until(lambda: len(worker.stages) == 2, "the worker to start both")
 
         gateway.process.signal(signal.SIGTERM)
-        *_, error, last = data((await asking).text)
+        streamed, whole = await asyncio.gather(*asking)
 
+    *_, error, last = data(streamed.text)
     assert (error["error"]["code"], last) == ("draining", "[DONE]")
+    assert (whole.status_code, whole.json()["error"]["code"]) == (503, "draining")
     assert await asyncio.to_thread(gateway.process.child.wait, 20) == 0
-    await wait_until(lambda: not worker.stages, "the worker to stop")
+    await wait_until(lambda: set(worker.stages) == {streamed.headers["x-request-id"]}, "the other to be cancelled")
 
 
 async def test_a_second_signal_forces(fleet, worker):
