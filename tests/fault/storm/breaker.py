@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from shared import keys, wire
 from shared.broker import Broker, Submission
-from shared.errors import BrokerUnavailable
+from shared.errors import Unavailable
 from shared.lanes import Lane
 from tests.fault.storm.clients import MODEL
 from tests.fault.storm.clock import UnsteadyValkey
@@ -140,7 +140,7 @@ class Breaker:
                 for channel in await self._redis.pubsub_channels("bw:*"):
                     if not channel.endswith(b"bell"):
                         await self._redis.publish(channel, b'{"v":%d,"frames":[],"kind":"dance"}' % NEWER)
-            except (BrokerUnavailable, RedisError):
+            except (Unavailable, RedisError):
                 await asyncio.sleep(TRY_AGAIN_S)
             else:
                 return
