@@ -77,6 +77,7 @@ class Service:
         self._idle = asyncio.Event()
         self._idle.set()
         self._step_began: float | None = None
+        self._stuck_since: float | None = None
         self._leased = asyncio.Event()
         self._leased.set()
         self._last_beat: float | None = None
@@ -235,14 +236,17 @@ class Service:
     async def _beat(self) -> None:
         """Renew the lease, unless a step has been running for as long as the lease: then the engine hangs.
 
-        One that hangs for twice as long will not come back, and its thread cannot be ended but with the process.
+        One that is then seen to hang for as long again will not come back, and its thread cannot be ended but with the
+        process. Where the whole process stood still, the engine gets on as soon as we do.
         """
         lease_s, now = self._settings.lease_s, time.monotonic()
         if self._step_s() > lease_s:
             log.error("engine.stuck", running=len(self._table), step_s=round(self._step_s(), 1))
-            if self._step_s() > 2 * lease_s:
+            self._stuck_since = self._stuck_since or now
+            if now - self._stuck_since > lease_s:
                 os._exit(1)
             return
+        self._stuck_since = None
         ttl_ms = int(lease_s * 1000)
         beat = await self._lease.beat(self._fields(), self._table.assignments(), list(self._lanes), ttl_ms=ttl_ms)
         if self._last_beat is None or now - self._last_beat > lease_s / 2:

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.integration, pytest.mark.timeout(24
 
 ROOT = Path(__file__).parents[2]
 SEED = 5
-SECONDS = 16
+SECONDS = 18
 
 
 def storm(*options: str) -> subprocess.Popen:

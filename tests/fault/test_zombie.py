@@ -1,5 +1,6 @@
 """A worker that is stopped for longer than its lease, and then goes on as if nothing had happened."""
 
+import asyncio
 import signal
 
 import pytest
@@ -29,6 +30,42 @@ async def test_a_zombie_changes_no_client_s_text_and_counts_what_it_was_refused(
             refused = refused or await refused_to_a_zombie(fleet, client, redis)
 
     assert refused > 0
+
+
+async def test_a_worker_that_stood_still_for_many_leases_goes_on(fleet, redis):
+    """Its step took as long as if its engine hung, but the engine is well."""
+    worker = await fleet.worker(WORKER__LEASE_S="0.5", **PACE)
+    gateway, seen = await fleet.gateway(), []
+
+    async def stop_and_wake():
+        await wait_until(lambda: len(seen) >= 2, "the client to have some text")
+        worker.signal(signal.SIGSTOP)
+        since, _ = await redis.time()
+        await wait_until(lambda: is_past(redis, since + 3), "many leases to be over")
+        worker.signal(signal.SIGCONT)
+
+    async with gateway.client() as client:
+        text, _ = await gather(stream_text(client, "echo", prompt(0), seen), stop_and_wake())
+
+    assert text == prompt(0)
+    assert worker.status is None
+
+
+async def test_a_worker_whose_engine_hangs_ends(fleet):
+    worker = await fleet.worker(WORKER__LEASE_S="0.5", WORKER__ECHO__STEP_MS="60000")
+    gateway = await fleet.gateway()
+    async with gateway.client() as client:
+        stream = asyncio.create_task(stream_text(client, "echo", prompt(0)))
+
+        await wait_until(lambda: worker.status is not None, "the process to end")
+
+        stream.cancel()
+    assert worker.status == 1
+
+
+async def is_past(redis, seconds: int) -> bool:
+    now, _ = await redis.time()
+    return now >= seconds
 
 
 async def refused_to_a_zombie(fleet, client, redis) -> int:

@@ -10,13 +10,13 @@ from redis.exceptions import RedisError
 
 from shared import keys, wire
 from shared.broker import Broker, Submission
-from shared.cli.valkey import Valkey
-from shared.errors import BrokerUnavailable
+from shared.errors import Unavailable
 from shared.lanes import Lane
 from tests.fault.storm.clients import MODEL
+from tests.fault.storm.clock import UnsteadyValkey
 from tests.fault.storm.ledger import Ledger
 from tests.fault.storm.parts import Keeper, Part
-from tests.fault.storm.plan import Fault
+from tests.fault.storm.plan import ORPHAN_GRACE_S, Fault
 from tests.support.proxy import Proxy
 
 HARMLESS = frozenset({"kill_gateway", "terminate_gateway", "kill_pubsub", "future_wire"})
@@ -28,7 +28,7 @@ TRY_AGAIN_S = 0.2
 class Breaker:
     """One method for each kind of fault."""
 
-    def __init__(self, keeper: Keeper, valkey: Valkey, proxy: Proxy, redis: Redis, ledger: Ledger) -> None:
+    def __init__(self, keeper: Keeper, valkey: UnsteadyValkey, proxy: Proxy, redis: Redis, ledger: Ledger) -> None:
         self._keeper = keeper
         self._valkey = valkey
         self._proxy = proxy
@@ -119,6 +119,13 @@ class Breaker:
     async def _lose_replies(self, _fault: Fault) -> None:
         self._proxy.lose_replies()
 
+    async def _step_clock(self, fault: Fault) -> None:
+        """The server's clock jumps further than anybody may be silent, and is put right again."""
+        seconds = (ORPHAN_GRACE_S + 1 + fault.span_s) * (1 if fault.pick % 2 else -1)
+        self._valkey.clock.step(seconds)
+        await asyncio.sleep(fault.span_s)
+        self._valkey.clock.step(-seconds)
+
     async def _future_wire(self, fault: Fault) -> None:
         """A process of a newer version comes: with a request, and with words for everybody."""
         request_id = f"newer-{len(self.newer_ids)}"
@@ -133,7 +140,7 @@ class Breaker:
                 for channel in await self._redis.pubsub_channels("bw:*"):
                     if not channel.endswith(b"bell"):
                         await self._redis.publish(channel, b'{"v":%d,"frames":[],"kind":"dance"}' % NEWER)
-            except (BrokerUnavailable, RedisError):
+            except (Unavailable, RedisError):
                 await asyncio.sleep(TRY_AGAIN_S)
             else:
                 return

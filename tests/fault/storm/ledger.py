@@ -138,6 +138,7 @@ class Ledger:
             "ended": sum(entry.is_over for entry in entries),
             "exact": sum(entry.is_over and not entry.error and not entry.fault for entry in entries),
             **{kind: faults[kind] for kind in ("lost", "duplicated", "differing", "unexplained")},
+            "stayed_away": sum(entry.error == "cancelled" and entry.ask.cancels_at is None for entry in entries),
             "came_back": sum(entry.returns for entry in entries),
             "longest_stall_s": round(max((entry.longest_stall_s for entry in entries), default=0.0), 2),
             "errors": dict(Counter(entry.error for entry in entries if entry.error)),

@@ -63,8 +63,6 @@ class Part:
         allowed = {-signal.SIGKILL} if "kill" in self.done else set()
         if "end" in self.done:
             allowed |= {0, -signal.SIGTERM} if lived_s < YOUNG_S else {0}
-        if "stop" in self.done:
-            allowed.add(1)  # an engine that has been still for two leases ends its process
         if status in allowed:
             return ""
         return f"{self.name} ended with {status} after {lived_s:.1f} s ({sorted(self.done)}); {self.process.log}"

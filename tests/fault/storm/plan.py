@@ -7,6 +7,7 @@ from dataclasses import dataclass
 FAULTS = (
     "kill_worker", "terminate_worker", "drain_worker", "stop_worker", "kill_gateway", "terminate_gateway",
     "kill_valkey", "kill_pubsub", "delay", "cut", "deafen", "lose_replies", "future_wire",
+    "step_clock",
 )  # fmt: skip
 FIRST_S = 1.0
 """Clients have something to lose by then."""

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
-from shared.cli.valkey import Valkey
 from shared.connection import connect
 from shared.sections import RedisSettings
 from shared.tasks import stop
 from tests.fault.storm import plan
 from tests.fault.storm.breaker import Breaker
 from tests.fault.storm.clients import Scene
+from tests.fault.storm.clock import Clock, UnsteadyValkey
 from tests.fault.storm.ledger import MAX_DEATHS, Ledger
 from tests.fault.storm.parts import Keeper, Part
 from tests.fault.storm.remains import Remains, complaints_in_logs
@@ -53,7 +53,7 @@ class Storm:
         self._say = say
         self._ledger = Ledger()
         self._keeper = Keeper()
-        self._valkey = Valkey(folder / "valkey")
+        self._valkey = UnsteadyValkey(folder / "valkey", Clock(folder))
 
     async def run(self) -> dict[str, object]:
         """The figures. All processes have ended when it returns or raises."""
@@ -98,7 +98,7 @@ class Storm:
             await redis.aclose()
         told = {"seed": self._seed, "seconds": self._seconds, **self._ledger.summary(), "kills": dict(breaker.done)}
         strange = self._keeper.strange + complaints_in_logs(fleet.processes)
-        return {**told, "left_over": left_over, "strange": strange}
+        return {**told, "left_over": left_over, "strange": strange, "clock_was_set": self._valkey.clock.can_be_set}
 
     async def _clients_in_the_wind(self, breaker: Breaker, urls: list[str]) -> None:
         scene = Scene.of(self._seed, urls, self._ledger)
