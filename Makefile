@@ -51,7 +51,7 @@ clean: ## Remove the environment and all that is built; the model and .busway/ s
 	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-install: $(VENV)/installed
+install: $(VENV)/installed ## Install what `busway` needs into $(VENV); on a machine that shares a broker with others
 
 dev: $(VENV)/dev-installed
 

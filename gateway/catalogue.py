@@ -33,6 +33,7 @@ class Catalogue:
         self._lanes = lanes
         self._absent_grace_s = absent_grace_s
         self._by_name: dict[str, ServedModel] = {}
+        self._ever: set[str] = set()  # a broker that lost its data does not know them until their workers speak again
         self._looked_at: float | None = None
         self._look = asyncio.Lock()
         self.depths: dict[str, dict[str, int]] = {}
@@ -74,6 +75,7 @@ class Catalogue:
             found = {model.name: model for model in await self._broker.models()}
             self.depths = {name: await self._broker.lane_depths(name, self._lanes) for name in found}
             self._by_name = found
+            self._ever |= found.keys()
             self._looked_at = began_at
         for model in found.values():
             if self._is_absent(model):
@@ -98,6 +100,8 @@ class Catalogue:
         if name not in self._by_name:
             await self.refresh()  # it may have come up since
         model = self._by_name.get(name)
+        if model is None and name in self._ever:
+            raise NoWorkers(f"No worker serves {name} now.", retry_after_s=ABSENT_RETRY_S)
         if model is None:
             raise ModelNotFound(f"The model {name[:200]!r} does not exist.", param="model")
         if self._is_absent(model):

@@ -43,7 +43,9 @@ class Terms:
         """InvalidRequest if one of them cannot be meant."""
         key = headers.get(KEY_HEADER, "")
         if KEY_HEADER in headers and not _KEY.fullmatch(key):
-            raise InvalidRequest("Idempotency-Key: 1 to 255 printable ASCII characters.", param="Idempotency-Key")
+            raise InvalidRequest(
+                "Idempotency-Key: 1 to 255 printable ASCII characters, none of them a space.", param="Idempotency-Key"
+            )
         detach = headers.get(DETACH_HEADER, "false").lower()
         if detach not in _BOOLEANS:
             raise InvalidRequest(f"{DETACH_HEADER} must be true or false.", param=DETACH_HEADER)

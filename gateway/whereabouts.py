@@ -60,7 +60,7 @@ class Whereabouts:
         return {**whole, "tokens": sum(part.tokens for part in parts), "parts": told}
 
     def _told(self, part: Inspection, served: ServedModel | None) -> dict[str, Any]:
-        outcome = part.outcome
+        outcome, workers = part.outcome, serving(served, part.lane)
         failed = outcome is not None and outcome.state != "done"
         return {
             "id": part.id,
@@ -76,8 +76,9 @@ class Whereabouts:
             "watched": part.watched,
             "detached": part.detached,
             "position": part.ahead,
-            "blocked_by": self._blocked_by(part, served),
-            "estimated_start_ms": part.starts_in_ms,
+            "blocked_by": self._blocked_by(part, workers),
+            "workers": len(workers),
+            "estimated_start_ms": part.starts_in_ms if workers else None,
             "age_ms": part.age_ms,
             "queued_ms": part.queued_ms,
             "queue_timeout_in_ms": part.queue_timeout_in_ms,
@@ -86,23 +87,26 @@ class Whereabouts:
             "error": Problem.of_outcome(outcome).envelope()["error"] if outcome is not None and failed else None,
         }
 
-    def _blocked_by(self, part: Inspection, served: ServedModel | None) -> str | None:
-        """Why it does not run, in words; None if it runs or has ended."""
+    def _blocked_by(self, part: Inspection, workers: Sequence[Mapping[str, str]]) -> str | None:
+        """What it waits for, in words; None if it runs, has ended, or will be taken with a worker's next fetch."""
         if part.state in TERMINAL or part.state == "running":
             return None
-        workers = serving(served, part.lane)
         if not workers:
-            return f"no live worker of {part.model} takes new requests of lane {part.lane}"
+            return f"the lack of a live worker of {part.model} that takes new requests of lane {part.lane}"
         if part.ahead:
-            return f"{part.ahead} requests of lane {part.lane} are before it"
+            return f"{_count(part.ahead, 'request')} of lane {part.lane} before it"
         free = sum(int(worker["free_slots"]) for worker in workers)
         slots = sum(int(worker["slots"]) for worker in workers)
         if free <= 0:
-            return f"all {slots} slots of {len(workers)} workers are taken"
+            return f"full workers: {_count(slots, 'slot')} of {_count(len(workers), 'worker')}, all taken"
         reserved = [name for name, lane in self._lanes.items() if name != part.lane and lane.reserve_slots]
         if reserved:
-            return f"{free} of {slots} slots are free, and reserved for {', '.join(reserved)}"
-        return f"nothing: {free} of {slots} slots are free, and a worker will take it with its next fetch"
+            return f"the reserve of {', '.join(reserved)}: {free} of {slots} slots are free"
+        return None
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def serving(served: ServedModel | None, lane: str) -> Sequence[Mapping[str, str]]:

@@ -139,7 +139,7 @@ class Broker:
         """
         names = Keys(model)
         args: list[scripts.Value] = [request_id, outcome.state, wire.encode(outcome), self._keep_ms, names.prefix]
-        args += [keys.CONTROL_PREFIX, wire.encode(wire.Control(id=request_id)), leaves]
+        args += [keys.CONTROL_PREFIX, wire.encode(wire.Control(id=request_id, expired=outcome is EXPIRED)), leaves]
         touched = [names.stream(lane), names.request(request_id), names.stats(lane)]
         async with reachable():
             reply: bytes = await scripts.run(self.redis, Call(scripts.CANCEL, touched, args))

@@ -125,7 +125,14 @@ class Lease:
 
     async def fetch(self, rooms: Sequence[Room], total: int) -> Fetched:
         """Up to `total` requests, lanes in the order of `rooms`."""
-        args: list[scripts.Value] = [self.worker_id, self.keys.prefix, total, *self._ends, self._grace_ms]
+        args: list[scripts.Value] = [
+            self.worker_id,
+            self.keys.prefix,
+            total,
+            *self._ends,
+            self._grace_ms,
+            self._alone_after,
+        ]
         for room in rooms:
             args += [room.quota, room.cap]
         lanes = [room.lane for room in rooms]
@@ -167,6 +174,12 @@ class Lease:
         refused, unwatched, orphans = named or ((), (), ())
         refused += tuple(ending.held for ending, kept in zip(endings, replies, strict=True) if not kept)
         return Reported(refused, unwatched, orphans)
+
+    async def begin(self, held: Assignment) -> bool:
+        """Say that a suspect is about to run; until then it cannot be blamed. False if it is no longer ours."""
+        args: list[scripts.Value] = [held.attempt, self.worker_id]
+        async with reachable():
+            return bool(await scripts.run(self.redis, Call(scripts.BEGIN, [self.keys.request(held.id)], args)))
 
     async def park(self, held: Assignment) -> bool:
         """Hand it over to any worker, with what its log holds. False if it was no longer ours."""

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from shared.lanes import Seconds
 
@@ -27,6 +27,13 @@ class RedisSettings(Section):
     orphan_grace_s: Seconds = Field(
         default=10, gt=0, description="When a gateway has vanished, its requests are kept this long for their clients"
     )
+
+    @field_validator("url")
+    @classmethod
+    def _has_scheme(cls, url: str) -> str:
+        if not url.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("begins with redis://, rediss:// or unix://")
+        return url
 
 
 class GatewaySettings(Section):

@@ -192,6 +192,8 @@ class Control(Message, frozen=True):
 
     id: str = ""
     kind: Literal["cancel", "watch", "drain"] = "cancel"
+    expired: bool = False
+    """Of a cancel: its time was over."""
     v: int = 1
 
 

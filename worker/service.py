@@ -21,11 +21,12 @@ from shared.subscriber import Subscriber
 from shared.tasks import beside
 from shared.version import VERSION
 from worker.coalescer import Coalescer
-from worker.engine import Engine, Event, Work
+from worker.engine import Engine
 from worker.intake import Intake
 from worker.loop import Loop
 from worker.outlet import Outlet
-from worker.table import Orders, Release, Report, Table
+from worker.table import Release, Report, Table
+from worker.turn import turn
 
 DEADLINE_CHECK_S = 0.1
 BEATS_PER_LEASE = 5
@@ -33,7 +34,7 @@ CLAIMS_PER_LEASE = 4
 CHECKS_PER_LEASE = 20
 LAPSES_AT = 0.9
 """Of a lease: a worker that could not renew it for so long stops by itself, before others take over."""
-ADDING_S = 0.05
+RETRY_S = 0.2
 
 log = structlog.get_logger()
 
@@ -137,10 +138,11 @@ class Service:
                 await self._work.wait()
                 self._work.clear()
             await self._leased.wait()
+            await self._begin_suspect()
             orders = self._table.take_orders()
             held = len(self._table)
             self._step_began = time.monotonic()
-            events, not_added = await loop.run_in_executor(self._thread, self._turn, orders)
+            events, not_added = await loop.run_in_executor(self._thread, turn, self._engine, orders)
             self._busy_s += self._step_s()
             self._step_began = None
             self._intake.step_ended()
@@ -154,19 +156,20 @@ class Service:
             await self._outlet.put(report)
             await self._intake.between_steps()
 
-    def _turn(self, orders: Orders) -> tuple[Sequence[Event], list[Work]]:
-        """In the engine's thread: the events of a step, and the works that wait for the next turn.
-
-        Adding a long prompt takes time, and those that run wait for it: one turn adds for a moment only.
-        """
-        for key in orders.release:
-            self._engine.cancel(key)
-        works, until = list(orders.add), time.monotonic() + ADDING_S
-        while works:
-            self._engine.add(works.pop(0))
-            if time.monotonic() > until:
-                break
-        return self._engine.step(), works
+    async def _begin_suspect(self) -> None:
+        """When a suspect's turn has come, tell the broker before it runs: its worker may not live to tell."""
+        due = self._table.suspect_due
+        if due is None:
+            return
+        try:
+            is_ours = await self._lease.begin(due)
+        except BrokerUnavailable:
+            await asyncio.sleep(RETRY_S)
+            return
+        if is_ours:
+            self._table.begin_suspect()
+        else:
+            self._release([due], "lost")
 
     def _step_s(self) -> float:
         """How long the running step has been running; 0 if none is."""
@@ -184,7 +187,8 @@ class Service:
             log.warning("control.unreadable", error=error.message)
             return
         if control.kind == "cancel":
-            self._release([one for one in self._table.assignments() if one.id == control.id], CANCELLED)
+            how = EXPIRED if control.expired else CANCELLED
+            self._release([one for one in self._table.assignments() if one.id == control.id], how)
         elif control.kind == "watch":
             self._coalescer.wake(control.id)
         elif not self._draining:

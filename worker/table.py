@@ -71,7 +71,7 @@ class Table:
         self._orders = Orders()
         self._leaving: set[str] = set()  # of those held: the engine lets go of them before it takes anything new
         self._suspect: Work | None = None  # held, and not added before everything else is gone
-        self._suspect_runs = False
+        self._suspect_may_run = self._suspect_runs = False
         self._returned: list[Assignment] = []
         self.tokens = 0
         """Tokens produced here, in all."""
@@ -83,6 +83,17 @@ class Table:
     def has_suspect(self) -> bool:
         """Among what it holds is a request that must run alone."""
         return self._suspect is not None and self._suspect.id in self._held
+
+    @property
+    def suspect_due(self) -> Assignment | None:
+        """The suspect, if it is all that is held now and has not begun."""
+        if self._suspect is None or self._suspect_may_run or set(self._held) != {self._suspect.id}:
+            return None
+        return self._held[self._suspect.id].assignment
+
+    def begin_suspect(self) -> None:
+        """Have it added: the broker knows that it runs from now on."""
+        self._suspect_may_run = True
 
     @property
     def has_orders(self) -> bool:
@@ -126,7 +137,7 @@ class Table:
             work = Work(held.key, assignment.request, assignment.prior_ids, assignment.lane)
             if alone:
                 assert not self.has_suspect, "one suspect at a time"
-                self._suspect, self._suspect_runs = work, False
+                self._suspect, self._suspect_may_run, self._suspect_runs = work, False, False
             else:
                 self._orders.add.append(work)
 
@@ -156,7 +167,7 @@ class Table:
     def take_orders(self) -> Orders:
         """The orders for the next turn. What is released before it was ever added is not added."""
         orders, self._orders = self._orders, Orders()
-        if self._suspect is not None and set(self._held) == {self._suspect.id} and not self._suspect_runs:
+        if self._suspect is not None and self._suspect_may_run and not self._suspect_runs:
             self._suspect_runs = True
             orders.add.append(self._suspect)
         orders.add = [work for work in orders.add if work.id not in orders.release]

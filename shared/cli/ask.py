@@ -50,7 +50,12 @@ def ask_or_exit(data: Path, work: "Callable[[Redis], Awaitable[T]]") -> T:
     try:
         return ask(broker_settings(data), work)
     except BrokerUnavailable as error:
-        fail(error.message)
+        hint = (
+            ""
+            if (data / "valkey").exists()
+            else f"; {data} holds no `busway up`: run this where it was started, or --data"
+        )
+        fail(error.message + hint)
 
 
 def fail(message: str) -> NoReturn:

@@ -47,7 +47,9 @@ def gateway(
 
 
 def worker(
-    engine: Annotated[str | None, typer.Option(help="What runs the model: continuous or echo.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="What runs the model: continuous, embedding, vllm, upstream or echo.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Built-in name, local folder, or Hugging Face id.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ...; auto takes a GPU if there is one.")] = None,
     slots: Annotated[int | None, typer.Option(help="Requests that run at once.")] = None,

@@ -51,7 +51,7 @@ def _lines(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if state in {"queued", "parked"}:
         yield "position", f"{told['position']} before it" if told["position"] else "the next of its lane"
         yield "blocked", f"by {told['blocked_by']}" if told["blocked_by"] else "by nothing"
-        yield "start", _start(told["estimated_start_ms"])
+        yield "start", _start(told["estimated_start_ms"]) if told["workers"] else "not before a worker takes its lane"
     if told["deadline_in_ms"] is not None:
         yield "deadline", _deadline(told)
     yield "attempts", _attempts(told)
@@ -87,7 +87,7 @@ def _deadline(told: dict[str, Any]) -> str:
     text = f"in {duration(left)}" if left > 0 else "passed: it is ended as soon as somebody meets it"
     if start_within is not None:
         text += f", to be started within {duration(max(0, start_within))}"
-    if told["estimated_start_ms"] is None:
+    if told["estimated_start_ms"] is None or not told["workers"]:
         return text
     slack_ms = min(left, left if start_within is None else start_within) - told["estimated_start_ms"]
     if slack_ms < 0:

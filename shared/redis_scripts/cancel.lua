@@ -23,7 +23,7 @@ if ARGV[8] ~= '' then
 end
 if waits then
   settle(ARGV[5], stream, h[2], ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]))
-  drained(stream, stats, 1, tonumber(h[4]), now_ms())
+  drained(stream, stats, 1, tonumber(h[4]), now_ms(), 0)
   return 'settled'
 end
 redis.call('HDEL', req, 'cx')  -- allowed when memory is full, and after it so is the next

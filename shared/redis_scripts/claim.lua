@@ -5,7 +5,8 @@
 --       12 deaths after which a request must run alone: one such a call at most, and one worker at a time
 -- returns {opened request ...}
 local worker, prefix, left = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local ends = {keep_ms = tonumber(ARGV[4]), expired = ARGV[5], cancelled = ARGV[6], grace_ms = tonumber(ARGV[8])}
+local ends = {keep_ms = tonumber(ARGV[4]), expired = ARGV[5], cancelled = ARGV[6], grace_ms = tonumber(ARGV[8]),
+  alone_after = tonumber(ARGV[12])}
 local lease_ms, max_deaths, alone_after = ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[12])
 local has_suspect = false
 -- What a dead letter keeps of the request: all that it takes to go on with it when its hash is gone.
@@ -27,9 +28,10 @@ end
 
 local function take_over(lane, stream, entry, id, cost)
   local req = prefix .. 'req:' .. id
-  local state, owner, before, cx = unpack(redis.call('HMGET', req, 'state', 'owner', 'deaths', 'cx'))
+  local state, owner, before, cx, held_back = unpack(redis.call('HMGET', req, 'state', 'owner', 'deaths', 'cx',
+    'held_back'))
   local deaths = tonumber(before) or 0
-  if state == 'running' and owner ~= worker then deaths = deaths + 1 end  -- what was ours has killed nobody
+  if state == 'running' and owner ~= worker and not held_back then deaths = deaths + 1 end  -- what was ours has killed nobody
   if deaths >= max_deaths then return give_up(stream, req, entry, id, deaths) end
   if deaths >= alone_after and not cx then
     if has_suspect or not hold_alone(prefix, worker, lease_ms) then  -- it must not die with what this worker holds: another finds it, as it was found here
@@ -39,7 +41,7 @@ local function take_over(lane, stream, entry, id, cost)
     end
     has_suspect = true
   end
-  if state == 'parked' then drained(stream, KEYS[lanes + lane], 1, tonumber(cost), now_ms()) end
+  if state == 'parked' then drained(stream, KEYS[lanes + lane], 1, tonumber(cost), now_ms(), 1) end
   if deaths > 0 then redis.call('HSET', req, 'deaths', deaths) end
   local request = open(prefix, stream, lane, entry, id, worker, ends)
   if request then

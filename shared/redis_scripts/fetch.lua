@@ -3,11 +3,12 @@
 -- Entries that are cancelled or too late are settled here and take nobody's place.
 -- KEYS  1..n lane streams   n+1..2n lane stats
 -- ARGV  1 worker   2 key prefix   3 total   4 keep (ms)   5 expired outcome   6 cancelled outcome
---       7 grace (ms) of gateways that are gone   8.. quota, cap of each lane
+--       7 grace (ms) of gateways that are gone   8 deaths after which a request must run alone   9.. quota, cap of each lane
 -- returns {{opened request ...}, {requests still waiting in each lane ...}, {age of the oldest of them (ms) ...},
 --          1 if dead entries used up the call's budget and another call is worth while}
 local lanes, worker, prefix, left = #KEYS / 2, ARGV[1], ARGV[2], tonumber(ARGV[3])
-local ends = {keep_ms = tonumber(ARGV[4]), expired = ARGV[5], cancelled = ARGV[6], grace_ms = tonumber(ARGV[7])}
+local ends = {keep_ms = tonumber(ARGV[4]), expired = ARGV[5], cancelled = ARGV[6], grace_ms = tonumber(ARGV[7]),
+  alone_after = tonumber(ARGV[8])}
 local MAX_SETTLED = 256  -- a long row of dead entries must not hold Redis up
 local opened, is_spent = {}, 0
 
@@ -40,14 +41,14 @@ local function take(lane, count)
     end
   end
   if budget == 0 then is_spent = 1 end
-  drained(KEYS[lane], KEYS[lanes + lane], removed, cost, now_ms())
+  drained(KEYS[lane], KEYS[lanes + lane], removed, cost, now_ms(), taken)
   return taken
 end
 
 local room = {}
 for lane = 1, lanes do
   ensure_group(KEYS[lane])
-  local quota, cap = tonumber(ARGV[6 + 2 * lane]), tonumber(ARGV[7 + 2 * lane])
+  local quota, cap = tonumber(ARGV[7 + 2 * lane]), tonumber(ARGV[8 + 2 * lane])
   local taken = take(lane, math.min(quota, cap, left))
   left, room[lane] = left - taken, cap - taken
 end

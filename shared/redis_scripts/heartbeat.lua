@@ -11,6 +11,9 @@ redis.call('HSET', KEYS[1], 'seen', now, unpack(ARGV, 6, 5 + 2 * fields))
 redis.call('PEXPIRE', KEYS[1], ttl)
 redis.call('ZADD', KEYS[2], now, worker)
 redis.call('PEXPIRE', KEYS[2], ttl)
+local since = prefix .. 'alive_since'
+if redis.call('ZCARD', KEYS[2]) == 1 then redis.call('SET', since, now, 'NX', 'PX', ttl) end
+redis.call('PEXPIRE', since, ttl)
 local first = 6 + 2 * fields
 if ARGV[4] == '1' then hold_alone(prefix, worker, ttl) end
 for i = first, #ARGV, 4 do

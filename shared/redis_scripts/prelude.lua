@@ -2,9 +2,11 @@
 
 local GROUP, PARKED = 'workers', 'parked'
 local DRAIN_MEMORY_MS = 10000
-local MOST_STALL_MS = 30000  -- a lane that nobody served for longer says no more of its pace
 local MOST_GONE = 1000
 local GONE_KEPT_MS = 3600000
+
+-- What the keys of a request's model begin with.
+local function prefix_of(key) return string.match(key, '^bw:{[^}]*}:') end
 
 -- Redis's own clock: the only one on which deadlines and leases are compared.
 local function now_ms()
@@ -12,12 +14,11 @@ local function now_ms()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- What the keys of a request's model begin with.
-local function prefix_of(key) return string.match(key, '^bw:{[^}]*}:') end
-
 -- A lane's stream and its group are made together, so the one is there if the other is.
 local function ensure_group(stream)
-  if redis.call('EXISTS', stream) == 0 then redis.call('XGROUP', 'CREATE', stream, GROUP, '0', 'MKSTREAM') end
+  if redis.call('EXISTS', stream) == 0 or #redis.call('XINFO', 'GROUPS', stream) == 0 then
+    redis.call('XGROUP', 'CREATE', stream, GROUP, '0', 'MKSTREAM')
+  end
 end
 
 -- Requests that wait in a lane. Exact, because ack and del always go together: what is in the stream
@@ -32,11 +33,13 @@ local function depth(stream)
 end
 
 -- What a lane's drain rate is made of: requests that left while others waited, the time (ms) in which some did, and
--- the time since then. Time in which nobody waits tells nothing: the lane could have given more.
+-- the time since then. Time in which nobody waits tells nothing: the lane could have given more. Nor does time without
+-- a worker: `alive_since` is there while one lives, and says since when.
 local function drain(stats, now)
   local h = redis.call('HMGET', stats, 'served', 'busy', 'mark')
-  local passed = math.max(0, now - (tonumber(h[3]) or now))
-  return tonumber(h[1]) or 0, tonumber(h[2]) or 0, math.min(passed, MOST_STALL_MS)
+  local since = tonumber(redis.call('GET', prefix_of(stats) .. 'alive_since')) or now
+  local passed = math.max(0, now - math.max(since, tonumber(h[3]) or now))
+  return tonumber(h[1]) or 0, tonumber(h[2]) or 0, passed
 end
 
 -- Requests entered the lane: from now on somebody waits. What was seen before an idle time keeps its pace, but weighs
@@ -50,19 +53,20 @@ local function waits(stats, now)
 end
 
 -- One or more requests left the queue. If that emptied it, it was not the lane's pace that bound them.
-local function drained(stream, stats, count, cost, now)
+-- `served` of them went to a worker; the others were cancelled or too late, which is no pace of the lane's.
+local function drained(stream, stats, count, cost, now, served_now)
   if count == 0 then return end
   redis.call('HINCRBY', stats, 'left', count)
   if depth(stream) == 0 then
     -- That it was emptied says that the pace is this at least.
     local served, busy, passed = drain(stats, now)
-    if count * busy > served * math.max(1, passed) then redis.call('HDEL', stats, 'served', 'busy') end
+    if served_now * busy > served * math.max(1, passed) then redis.call('HDEL', stats, 'served', 'busy') end
     redis.call('HDEL', stats, 'mark')
     redis.call('HSET', stats, 'idle', now)
-  else
+  elseif served_now > 0 then
     local served, busy, passed = drain(stats, now)
     local kept = math.exp(-passed / DRAIN_MEMORY_MS)  -- what was before fades as more is seen
-    redis.call('HSET', stats, 'served', string.format('%.3f', served * kept + count),
+    redis.call('HSET', stats, 'served', string.format('%.3f', served * kept + served_now),
       'busy', string.format('%.0f', busy * kept + passed), 'mark', now)
   end
   if cost ~= 0 then redis.call('HINCRBY', stats, 'tokens', -cost) end
@@ -210,6 +214,9 @@ local function open(prefix, stream, lane_number, entry, id, worker, ends)
     return nil
   end
   local attempt, pieces = redis.call('HINCRBY', req, 'attempt', 1), {}
+  if tonumber(h[10] or 0) >= ends.alone_after then
+    redis.call('HSET', req, 'held_back', 1)  -- until its worker begins with it, it cannot be what that dies of
+  end
   if attempt > 1 then
     for _, logged in ipairs(redis.call('XRANGE', log, '-', '+')) do
       if logged[2][1] == 'p' then pieces[#pieces + 1] = logged[2][2] end

@@ -183,6 +183,20 @@ async def test_a_claim_brings_one_suspect_at_most_and_innocents_beside_it(desk):
     assert [desk.lease("w2").is_suspect(one) for one in claimed] == [True, False]
 
 
+async def test_a_suspect_that_waits_for_its_turn_has_killed_nobody(desk):
+    """Its worker died of something else, before it began with it."""
+    await suspects(desk, "s1")
+    [waiting] = await desk.claim("w2", begins=False)
+    await desk.silence(waiting, owner="w2")
+
+    [again] = await in_turn(desk, "w3")
+    assert (again.deaths, await deaths(desk, "s1")) == (2, [2])
+    await desk.silence(again, owner="w3")
+
+    assert await in_turn(desk, "w4") == []
+    assert await desk.state("s1") == "failed", "it had begun"
+
+
 async def test_one_worker_at_a_time_runs_a_suspect_and_the_others_go_on(desk):
     await suspects(desk, "s1", "s2")
     await desk.silence(*await desk.hold("innocent"))

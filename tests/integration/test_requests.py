@@ -60,7 +60,7 @@ async def test_a_queued_request_says_where_it_stands(here, worker):
     told = (await here.get(f"/v1/requests/{request_id}")).json()
 
     assert (told["state"], told["position"], told["lane"]) == ("queued", 2, "interactive")
-    assert told["blocked_by"] == "2 requests of lane interactive are before it"
+    assert told["blocked_by"] == "2 requests of lane interactive before it"
     assert 0 < told["queue_timeout_in_ms"] <= told["deadline_in_ms"]
     script.may_go_on.set()
     worker.slots = 64

@@ -55,7 +55,7 @@ class Desk:
     async def fetch(self, worker: str = "w1", total: int = MANY, **rooms: tuple[int, int]) -> list[Assignment]:
         """Each lane by (quota, cap); a lane that is not named may give everything."""
         asked = [Room(lane, *rooms.get(lane, (MANY, MANY))) for lane in LANES]
-        return (await self.lease(worker).fetch(asked, total)).assignments
+        return await self._begun(worker, (await self.lease(worker).fetch(asked, total)).assignments)
 
     async def hold(self, *ids: str, worker: str = "w1", **more) -> list[Assignment]:
         """Queue them and have the worker take all that waits."""
@@ -63,9 +63,23 @@ class Desk:
         return await self.fetch(worker)
 
     async def claim(
-        self, worker: str = "w2", total: int = MANY, *, lease_ms: int = LEASE_MS, max_deaths: int = 3, **more
+        self,
+        worker: str = "w2",
+        total: int = MANY,
+        *,
+        lease_ms: int = LEASE_MS,
+        max_deaths: int = 3,
+        begins: bool = True,
     ) -> list[Assignment]:
-        return await self.lease(worker).claim(LANES, total, lease_ms=lease_ms, max_deaths=max_deaths, **more)
+        claimed = await self.lease(worker).claim(LANES, total, lease_ms=lease_ms, max_deaths=max_deaths)
+        return await self._begun(worker, claimed) if begins else claimed
+
+    async def _begun(self, worker: str, held: list[Assignment]) -> list[Assignment]:
+        """A suspect among them has had its turn."""
+        for one in held:
+            if self.lease(worker).is_suspect(one):
+                assert await self.lease(worker).begin(one)
+        return held
 
     async def emit(self, worker: str, held: Assignment, at: int, *ids: int) -> bool:
         """Whether the piece was taken."""
@@ -117,6 +131,7 @@ class Desk:
     async def pace(self, served: float, busy_ms: int, *, lane: str = "interactive", ago_ms: int = -HOUR_MS) -> None:
         """So many left the lane in so long while others waited, and nobody since; by default time stands still."""
         mark = await self.now_ms() - ago_ms
+        await self.redis.set(f"{self.keys.prefix}alive_since", 1, px=KEEP_MS)
         await self.redis.hset(self.keys.stats(lane), mapping={"served": served, "busy": busy_ms, "mark": mark})
 
     async def now_ms(self) -> int:

@@ -25,7 +25,8 @@ TOLD = {
     "watched": True,
     "detached": False,
     "position": 3,
-    "blocked_by": "3 requests of lane bulk are before it",
+    "blocked_by": "3 requests of lane bulk before it",
+    "workers": 2,
     "estimated_start_ms": 1500,
     "age_ms": 2500,
     "queued_ms": None,
@@ -47,7 +48,7 @@ def test_what_waits_says_how_long_why_and_whether_it_will_be_in_time():
         "request   r-1, 2.5 s old",
         "state     waits for a worker, 0 tokens, in lane bulk of echo",
         "position  3 before it",
-        "blocked   by 3 requests of lane bulk are before it",
+        "blocked   by 3 requests of lane bulk before it",
         "start     in about 1.5 s",
         "deadline  in 10 min, to be started within 58 s: 56 s to spare",
         "attempts  none so far",
@@ -79,11 +80,13 @@ def test_what_runs_says_where_and_how_often_it_was_started():
 
 
 def test_what_gave_way_says_so():
-    lines = explained(**{**RAN, "position": 0, "blocked_by": "all 4 slots of 1 workers are taken"}, state="parked")
+    lines = explained(
+        **{**RAN, "position": 0, "blocked_by": "full workers: 4 slots of 1 worker, all taken"}, state="parked"
+    )
 
     assert lines["state"].startswith("paused to let others go first, waits for a worker")
     assert lines["position"] == "the next of its lane"
-    assert lines["blocked"] == "by all 4 slots of 1 workers are taken"
+    assert lines["blocked"] == "by full workers: 4 slots of 1 worker, all taken"
 
 
 def test_what_has_ended_says_how_and_of_no_deadline():
@@ -181,3 +184,10 @@ def test_a_time_is_told_in_its_largest_unit(ms, words):
 
 def test_a_table_is_as_wide_as_it_must_be():
     assert table(["a", "bcd"], [["1234", 5]]) == ["a     bcd", "1234  5"]
+
+
+def test_without_a_worker_no_start_is_promised():
+    lines = explained(workers=0, estimated_start_ms=None, blocked_by="the lack of a live worker")
+
+    assert lines["start"] == "not before a worker takes its lane"
+    assert "to spare" not in lines["deadline"]

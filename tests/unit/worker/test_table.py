@@ -153,3 +153,18 @@ def test_each_lane_gives_no_more_than_it_can_spare():
         table.take(assignment(f"r{number}", lane=lane))
 
     assert [one.id for one in table.least_advanced(9, {"bulk": 1, "night": 0})] == ["r1"]
+
+
+def test_a_suspect_begins_when_it_is_alone_and_the_broker_knows():
+    table = running(assignment("other"))
+    table.take(assignment("suspect"), alone=True)
+    assert table.suspect_due is None
+    assert table.take_orders().add == []
+
+    table.settle([Ended("other#1", DONE)], table.take_orders())
+    assert table.suspect_due.id == "suspect"
+    assert table.take_orders().add == []
+
+    table.begin_suspect()
+    assert [work.id for work in table.take_orders().add] == ["suspect#1"]
+    assert (table.suspect_due, table.take_orders().add) == (None, [])
