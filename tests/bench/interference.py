@@ -42,7 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
             "LANES__INTERACTIVE__RESERVE_SLOTS": "2",
         },
         "workers": 1,
-        "interactive": Load(rate=0.5, prompt_tokens=Range(24, 64), output_tokens=Range(16, 48)),
+        "interactive": Load(rate=0.3, prompt_tokens=Range(24, 64), output_tokens=Range(16, 48)),
         "bulk": Load(concurrency=32, prompt_tokens=Range(24, 96), output_tokens=Range(64, 128)),
         "target_ratio": 1.5,
     },
