@@ -43,8 +43,8 @@ REQUESTS, TOKENS = 64, 256
 STEPS = 10
 CHANNEL = "bw:gw:bench"
 
-READS_WHO_WATCHES = "redis.call('HMGET', prefix .. 'req:' .. id, 'gw', 'detach')"
-KNOWN = scripts.EMIT.source.replace(READS_WHO_WATCHES, f"{{'{CHANNEL}'}}")
+READS_WHO_WATCHES = "redis.call('HMGET', prefix .. 'req:' .. id, 'gw', 'detach', 'owner')"
+KNOWN = scripts.EMIT.source.replace(READS_WHO_WATCHES, f"{{'{CHANNEL}', false, worker}}")
 EMIT_KNOWING = Script("emit", KNOWN, hashlib.sha1(KNOWN.encode(), usedforsecurity=False).hexdigest())
 
 Figures = dict[str, float]
