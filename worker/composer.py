@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from shared.lanes import Lane
 from worker.pace import Pace
 
-MOST_STRETCH = 2.2
+MOST_STRETCH = 1.8
 """Prompts make a step at most so many times as long as its decodes alone."""
 QUANTUM = 16
 """The oldest prompt advances by so many tokens a step at least, whatever else is in it."""
