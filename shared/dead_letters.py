@@ -13,7 +13,7 @@ from shared.keys import Keys
 from shared.lanes import Lane
 from shared.scripts import Call
 
-PAGE = 8  # a letter may be megabytes
+PAGE = 8
 """Letters read at once: each comes with its payload, which may be large."""
 
 

@@ -71,7 +71,7 @@ class Table:
         self._orders = Orders()
         self._leaving: set[str] = set()  # of those held: the engine lets go of them before it takes anything new
         self._suspect: Work | None = None  # held, and not added before everything else is gone
-        self._suspect_may_run = self._suspect_runs = False
+        self._suspect_begun = False
         self._returned: list[Assignment] = []
         self.tokens = 0
         """Tokens produced here, in all."""
@@ -87,13 +87,15 @@ class Table:
     @property
     def suspect_due(self) -> Assignment | None:
         """The suspect, if it is all that is held now and has not begun."""
-        if self._suspect is None or self._suspect_may_run or set(self._held) != {self._suspect.id}:
+        if self._suspect is None or self._suspect_begun or set(self._held) != {self._suspect.id}:
             return None
         return self._held[self._suspect.id].assignment
 
     def begin_suspect(self) -> None:
         """Have it added: the broker knows that it runs from now on."""
-        self._suspect_may_run = True
+        assert self._suspect is not None, "there is no suspect"
+        self._suspect_begun = True
+        self._orders.add.append(self._suspect)
 
     @property
     def has_orders(self) -> bool:
@@ -137,7 +139,7 @@ class Table:
             work = Work(held.key, assignment.request, assignment.prior_ids, assignment.lane)
             if alone:
                 assert not self.has_suspect, "one suspect at a time"
-                self._suspect, self._suspect_may_run, self._suspect_runs = work, False, False
+                self._suspect, self._suspect_begun = work, False
             else:
                 self._orders.add.append(work)
 
@@ -167,9 +169,6 @@ class Table:
     def take_orders(self) -> Orders:
         """The orders for the next turn. What is released before it was ever added is not added."""
         orders, self._orders = self._orders, Orders()
-        if self._suspect is not None and self._suspect_may_run and not self._suspect_runs:
-            self._suspect_runs = True
-            orders.add.append(self._suspect)
         orders.add = [work for work in orders.add if work.id not in orders.release]
         return orders
 

@@ -8,7 +8,6 @@
 --         {'FULL' or 'LATE', queued, waiting tokens, drain rate (mHz)}; LATE: it would not be started in time
 local stream, req, stats = KEYS[1], KEYS[2], KEYS[3]
 local cost, now = tonumber(ARGV[4]), now_ms()
-local RETRIED = {failed = true, cancelled = true, expired = true}
 local EVIDENCE_MS = 1000  -- a pace seen for less than this refuses nobody
 
 -- The same id again is the client library repeating a call whose reply was lost, or a client its request.
@@ -22,9 +21,7 @@ if seen[1] then
   if ARGV[10] ~= '1' or not RETRIED[seen[1]] or not same then return {'DUP', seen[1], seen[2] or ''} end
 end
 
-ensure_group(stream)
-local queued = depth(stream)
-if queued == 0 then redis.call('HSET', stats, 'tokens', 0) end  -- heals what a lost request hash may have left
+local queued = depth_before(stream, stats)
 local waiting = tonumber(redis.call('HGET', stats, 'tokens')) or 0
 local rate, seen_ms = drain_rate(stats, now)
 local told = {queued, waiting, mhz(rate)}
@@ -36,5 +33,5 @@ if queued > 0 and rate > 0 and seen_ms >= EVIDENCE_MS and queued * 1000 > rate *
 end
 
 local times = {expires = tonumber(ARGV[5]), deadline = tonumber(ARGV[6]), keep = tonumber(ARGV[7])}
-put_into_lane(stream, req, stats, ARGV[1], ARGV[9], cost, times, ARGV[8], now, {unpack(ARGV, 11)})
+put_into_lane(stream, queued, req, stats, ARGV[1], ARGV[9], cost, times, ARGV[8], now, {unpack(ARGV, 11)})
 return {'OK', queued, told[3], math.floor(seen_ms)}

@@ -146,11 +146,22 @@ local function is_gone(prefix, channel, frames, now, grace_ms)
   return now - tonumber(first) > grace_ms
 end
 
--- Put a request into its lane. A hash that is there already is queued once more: attempts and deaths count on, and how
+-- Ends that are no answer: such a request may be queued once more.
+local RETRIED = {failed = true, cancelled = true, expired = true}
+
+-- The depth of a lane about to take a request; heals what a lost request hash may have left of its tokens.
+local function depth_before(stream, stats)
+  ensure_group(stream)
+  local queued = depth(stream)
+  if queued == 0 then redis.call('HSET', stats, 'tokens', 0) end
+  return queued
+end
+
+-- Put a request into its lane, behind the `queued` that wait. A hash that is there already is queued once more: attempts and deaths count on, and how
 -- it ended is forgotten. `times`: when it expires there (ms from now), its deadline, and how long it is kept beyond.
-local function put_into_lane(stream, req, stats, id, lane, cost, times, bell, now, fields)
+local function put_into_lane(stream, queued, req, stats, id, lane, cost, times, bell, now, fields)
   local is_known = redis.call('EXISTS', req) == 1
-  local turn = depth(stream) + (tonumber(redis.call('HGET', stats, 'left')) or 0)
+  local turn = queued + (tonumber(redis.call('HGET', stats, 'left')) or 0)
   local entry, deadline = redis.call('XADD', stream, '*', 'id', id, 'cost', cost), now + times.deadline
   if is_known then
     redis.call('HDEL', req, 'outcome', 'tokens', 'ended', 'cx', 'waited', 'started', 'owner', 'gw', 'detach')

@@ -8,7 +8,6 @@
 --         and runs, waits or is done, so only the letter goes | {'EMPTY'}: the letter has no payload, nothing changes
 local dlq, stream, req, stats, log = unpack(KEYS)
 local id, now = ARGV[2], now_ms()
-local RETRIED = {failed = true, cancelled = true, expired = true}
 
 local state = redis.call('HGET', req, 'state')
 local found = redis.call('XRANGE', dlq, ARGV[1], ARGV[1])
@@ -21,8 +20,7 @@ if state and not RETRIED[state] then
 elseif (letter.payload or '') == '' then
   return {'EMPTY'}
 else
-  ensure_group(stream)
-  if depth(stream) == 0 then redis.call('HSET', stats, 'tokens', 0) end
+  local queued = depth_before(stream, stats)
   local fields = {'deaths', 0, 'detach', 1}
   for _, name in ipairs({'payload', 'tenant', 'print', 'meta'}) do
     if letter[name] then
@@ -32,7 +30,7 @@ else
   end
   local times = {expires = tonumber(ARGV[4]), deadline = tonumber(ARGV[5]), keep = tonumber(ARGV[6])}
   if not state then redis.call('DEL', log) end  -- attempts count from 0 again, and an older log would refuse them
-  put_into_lane(stream, req, stats, id, ARGV[3], tonumber(letter.cost) or 0, times, ARGV[7], now, fields)
+  put_into_lane(stream, queued, req, stats, id, ARGV[3], tonumber(letter.cost) or 0, times, ARGV[7], now, fields)
 end
 redis.call('XDEL', dlq, ARGV[1])
 return verdict
