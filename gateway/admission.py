@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gateway.catalogue import Catalogue, longest_context
-from gateway.fit import refuse_outsized, refuse_unfit, refuse_unserved, source
+from gateway.fit import refuse_outsized, refuse_unfit, refuse_unserved
 from gateway.follower import Follower, Reader
 from gateway.metrics import Metrics
 from gateway.openai.budget import cost_tokens, longest_prompt
@@ -186,7 +186,7 @@ class Admission:
             overflow = self._lanes[name].overflow
             if not overflow or overflow in tried:
                 problem = f"The prompt has about {tokens} tokens; lane {name} takes {most} at most."
-                raise InvalidRequest(problem, param=source(request), code="context_length_exceeded")
+                raise InvalidRequest(problem, param=request.source, code="context_length_exceeded")
             name = overflow
         return name
 

@@ -21,20 +21,13 @@ def refuse_unfit(requests: Sequence[wire.GenerateRequest], model: ServedModel, *
     refuse_too_much_told(requests, context)
 
 
-def source(request: wire.GenerateRequest) -> str:
-    """The field that the prompt comes from."""
-    if request.inputs is not None:
-        return "input"
-    return "messages" if request.messages is not None else "prompt"
-
-
 def refuse_outsized(
     requests: Sequence[wire.GenerateRequest], costs: Sequence[int], name: str, lane: Lane, *, has_choices: bool
 ) -> None:
     """InvalidRequest if the parts would not fit into the lane even if it were empty: no use to say that it is full."""
     if len(costs) == 1 or (len(costs) <= lane.max_queued and sum(costs) <= lane.max_queued_tokens):
         return
-    param = "n" if has_choices else source(requests[0])
+    param = "n" if has_choices else requests[0].source
     problem = f"{len(costs)} parts of {sum(costs)} tokens in all, by estimate"
     raise InvalidRequest(
         f"This comes to {problem}; lane {name} holds {lane.max_queued} and {lane.max_queued_tokens}.", param=param

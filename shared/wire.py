@@ -84,6 +84,13 @@ class GenerateRequest(Message, frozen=True):
     """The prompt is told before the answer; with `sampling.logprobs`, so are its tokens."""
     v: int = 1
 
+    @property
+    def source(self) -> str:
+        """The client's field that the prompt comes from."""
+        if self.inputs is not None:
+            return "input"
+        return "messages" if self.messages is not None else "prompt"
+
 
 class Meta(Message, frozen=True):
     """How a request was asked for: what any gateway needs to tell its answer again. Kept with its first part."""

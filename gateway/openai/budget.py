@@ -29,7 +29,7 @@ def refuse_too_long(request: GenerateRequest, context: int | None, *, limit_fiel
     wanted = 1 if wanted is None else wanted
     if least + wanted <= context:
         return
-    field = "messages" if request.messages is not None else "prompt"
+    field = request.source
     param = limit_field if 1 + wanted > context else field
     raise InvalidRequest(
         f"This model's maximum context length is {context} tokens. However, you requested at least {least + wanted} "

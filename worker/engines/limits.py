@@ -7,11 +7,6 @@ TOO_LONG = "context_length_exceeded"
 NO_TOKENS = "The prompt has no tokens."
 
 
-def source(request: GenerateRequest) -> str:
-    """The field that the prompt comes from."""
-    return "messages" if request.messages is not None else "prompt"
-
-
 def refuse_other_kind(request: GenerateRequest, *, embeds: bool) -> None:
     """InvalidRequest if it asks an embedding engine (`embeds`) for an answer, or any other one for embeddings."""
     if embeds and request.inputs is None:
@@ -31,7 +26,7 @@ def refuse_outsized(request: GenerateRequest, max_model_len: int) -> None:
     contents = [message.get("content") or "" for message in request.messages or ()]
     chars = sum(map(len, contents)) if request.messages is not None else len(request.prompt or ())
     if len(contents) >= max_model_len or chars > MAX_CHARS_PER_TOKEN * max_model_len:
-        param = source(request)
+        param = request.source
         context = f"This model's maximum context length is {max_model_len} tokens."
         problem = f"The {param} with {chars} characters cannot fit."
         raise InvalidRequest(f"{context} {problem}", param=param, code=TOO_LONG)
@@ -40,12 +35,12 @@ def refuse_outsized(request: GenerateRequest, max_model_len: int) -> None:
 def refuse_empty(request: GenerateRequest) -> None:
     """InvalidRequest if there is plainly nothing to go on from; a chat is never empty, its template adds tokens."""
     if request.messages is None and not request.prompt:
-        raise InvalidRequest(NO_TOKENS, param=source(request))
+        raise InvalidRequest(NO_TOKENS, param=request.source)
 
 
 def output_limit(request: GenerateRequest, prompt_tokens: int, max_model_len: int) -> int:
     """Tokens that the request may produce; InvalidRequest if its prompt is empty or does not fit."""
-    param = source(request)
+    param = request.source
     if prompt_tokens == 0:
         raise InvalidRequest(NO_TOKENS, param=param)
     context = f"This model's maximum context length is {max_model_len} tokens."

@@ -8,7 +8,6 @@ from jinja2 import TemplateError
 
 from shared.errors import ConfigError, InvalidRequest
 from shared.wire import GenerateRequest
-from worker.engines.limits import source
 from worker.engines.stops import StopMatcher
 
 INCOMPLETE = "\ufffd"
@@ -54,7 +53,7 @@ class Codec:
             return self._ids(request.prompt, add_special_tokens=True)
         ids = list(request.prompt or ())
         if any(not 0 <= token < self._vocab_size for token in ids):
-            raise InvalidRequest(f"A token id is outside of 0 to {self._vocab_size - 1}.", param=source(request))
+            raise InvalidRequest(f"A token id is outside of 0 to {self._vocab_size - 1}.", param=request.source)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:

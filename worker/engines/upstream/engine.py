@@ -16,7 +16,7 @@ from shared.errors import ConfigError, InvalidRequest
 from shared.sections import WorkerSettings
 from shared.wire import MAX_CHARS_PER_TOKEN, ErrorInfo, GenerateRequest, Outcome, Prompt, TokenLogprob, Usage
 from worker.engine import Ended, Event, Progressed, Returned, Work
-from worker.engines.limits import TOO_LONG, refusal, refuse_empty, refuse_outsized, source
+from worker.engines.limits import TOO_LONG, refusal, refuse_empty, refuse_outsized
 from worker.engines.tasks import TaskEngine
 from worker.engines.upstream.body import body, path, prompt_of
 from worker.engines.upstream.health import Health
@@ -125,7 +125,7 @@ class UpstreamEngine(TaskEngine):
             self._health.answered()
         except InvalidRequest as error:
             if error.code == TOO_LONG:
-                error.param = source(work.request)  # the limit that it names may be one that we filled in
+                error.param = work.request.source  # the limit that it names may be one that we filled in
             yield Ended(work.id, refusal(error))
         except DivergedError:
             problem = "The answer was cut, and the upstream's new answer differs from what was sent of it."
